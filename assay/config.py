@@ -1,0 +1,154 @@
+"""The one config tree. Validated before any replica starts; every default runs on a laptop; units stand in the names."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class EngineConfig(_Config):
+    """One vLLM engine, a Serve deployment of its own. Stages that name the same engine share its weights and its cache."""
+
+    kind: Literal["vllm"] = "vllm"
+    model: str = Field(
+        default="embedded:smollm2-135m-instruct",
+        description="'embedded:smollm2-135m-instruct', a local folder, or a Hugging Face model id.",
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="float32", description="float32 is three times faster than bfloat16 on CPUs without AVX512-BF16."
+    )
+    device: Literal["cpu", "gpu"] = "cpu"
+    accelerator_type: str | None = Field(default=None, description="Ray accelerator type, such as L4, A100 or H100.")
+    tensor_parallel: int = Field(default=1, ge=1, le=64)
+    max_model_len: int = Field(default=2048, ge=256, le=1_000_000, description="Tokens of prompt and output together.")
+    max_num_seqs: int = Field(default=32, ge=1, le=1024, description="Sequences that the engine runs side by side.")
+    kv_cache_gib: float = Field(default=1.0, gt=0, le=1024, description="CPU only: memory for the KV cache, in GiB.")
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    enforce_eager: bool = True
+    reasoning_parser: str | None = None
+    min_replicas: int = Field(default=1, ge=0, le=1000)
+    max_replicas: int = Field(default=1, ge=1, le=1000)
+    target_ongoing_requests: float = Field(default=8, gt=0)
+    max_ongoing_requests: int = Field(default=64, ge=1, le=10_000)
+    health_timeout_s: float = Field(default=30, gt=0, le=600, description="A one-token generation must end within this.")
+    engine_kwargs: dict[str, Any] = Field(default={}, description="Passed to vLLM as they are; they win over the above.")
+
+    @model_validator(mode="after")
+    def _replicas(self) -> "EngineConfig":
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(f"min_replicas ({self.min_replicas}) must not exceed max_replicas ({self.max_replicas})")
+        return self
+
+
+class IndexConfig(_Config):
+    uri: str = Field(default=".assay/index", description="Folder or object-store URI of the index.")
+    embedder: str = Field(
+        default="embedded:all-minilm-l6-v2", description="'embedded:all-minilm-l6-v2', a local folder, or a model id."
+    )
+    embed_device: Literal["cpu", "cuda"] = "cpu"
+    poll_s: float = Field(default=1.0, gt=0, le=3600, description="How often a retriever looks for a newer snapshot.")
+
+
+class ExpanderConfig(_Config):
+    engine: str = "small"
+    variants: int = Field(default=2, ge=0, le=8)
+    max_tokens: int = Field(default=64, ge=16, le=4096)
+    timeout_s: float = Field(default=8, gt=0, le=600)
+
+
+class RetrieverConfig(_Config):
+    fetch: int = Field(default=100, ge=1, le=1000, description="Candidates taken from each leg for each query.")
+    fusion: Literal["rrf", "minmax"] = "minmax"
+    dense_weight: float = Field(default=0.6, ge=0, le=1, description="minmax only; the sparse leg has the rest.")
+    rrf_k: int = Field(default=60, ge=1, le=1000)
+    timeout_s: float = Field(default=10, gt=0, le=600)
+
+
+class GradeConfig(_Config):
+    """A logistic over measured features; the weights belong to one model and are fitted by ``bench.fit_grade``."""
+
+    intercept: float = -4.2
+    word_coverage: float = 3.0
+    name_coverage: float = 0.8
+    likelihood_gain: float = 0.9
+    similarity: float = 3.2
+    min_enough: float = Field(default=0.5, ge=0, le=1, description="At least this much makes the evidence enough.")
+    min_answer: float = Field(
+        default=0.25, ge=0, le=1, description="When the search ends below this, the answer says that nothing was found."
+    )
+
+
+class RerankerConfig(_Config):
+    engine: str = "small"
+    candidates: int = Field(default=8, ge=1, le=200, description="The best of the fused list, scored by the model.")
+    passage_tokens: int = Field(default=96, ge=16, le=8192)
+    weight: float = Field(default=0.5, ge=0, le=1, description="Share of the likelihood; the fused score has the rest.")
+    timeout_s: float = Field(default=15, gt=0, le=600)
+    grade: GradeConfig = GradeConfig()
+
+
+class GeneratorConfig(_Config):
+    engine: str = "small"
+    style: Literal["extract", "prose"] = Field(default="extract", description="What 'auto' means for this model.")
+    candidates: int = Field(default=8, ge=1, le=100, description="extract: sentences that the model scores.")
+    sentences: int = Field(default=3, ge=1, le=10, description="Most sentences of an answer.")
+    evidence_tokens: int = Field(default=1200, ge=64, le=1_000_000, description="prose: the evidence's share of the prompt.")
+    timeout_s: float = Field(default=30, gt=0, le=600)
+
+
+class LoopConfig(_Config):
+    """Defaults of a request's budget, and its upper bounds."""
+
+    mode: Literal["pipeline", "agentic"] = "agentic"
+    rounds: int = Field(default=3, ge=1, le=20)
+    tool_calls: int = Field(default=6, ge=1, le=100)
+    deadline_s: float = Field(default=60, gt=0, le=3600)
+    answer_tokens: int = Field(default=400, ge=16, le=32_000)
+    reserve_s: float = Field(default=12, ge=0, le=600, description="Kept back from the search for answering and verifying.")
+    evidence: int = Field(default=10, ge=1, le=100, description="Passages kept per round.")
+    answer_evidence: int = Field(default=5, ge=1, le=100, description="Passages that the generator sees.")
+    per_document: int = Field(default=4, ge=1, le=100, description="Most passages of one document in the evidence.")
+    min_support: float = Field(default=0.5, ge=0, le=1, description="A sentence with less support is not shown.")
+
+
+class IngressConfig(_Config):
+    max_body_bytes: int = Field(default=1_000_000, ge=1000, le=1_000_000_000)
+    max_ongoing: int = Field(default=32, ge=1, le=10_000, description="Questions in progress per ingress replica.")
+    heartbeat_s: float = Field(default=10, gt=0, le=300)
+
+
+class TelemetryConfig(_Config):
+    otlp_endpoint: str | None = Field(default=None, description="OTLP/HTTP collector for spans; none: no spans.")
+    log_json: bool = True
+
+
+def _one_small_engine() -> dict[str, EngineConfig]:
+    return {"small": EngineConfig()}
+
+
+class AppConfig(_Config):
+    """What ``graph.build_app`` takes: ``args`` of the Serve YAML."""
+
+    engines: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")], EngineConfig] = Field(
+        default_factory=_one_small_engine, min_length=1
+    )
+    cache: str = Field(default="~/.cache/assay", description="Folder of the prepared models.")
+    index: IndexConfig = IndexConfig()
+    expander: ExpanderConfig = ExpanderConfig()
+    retriever: RetrieverConfig = RetrieverConfig()
+    reranker: RerankerConfig = RerankerConfig()
+    generator: GeneratorConfig = GeneratorConfig()
+    loop: LoopConfig = LoopConfig()
+    ingress: IngressConfig = IngressConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+    @model_validator(mode="after")
+    def _engines_exist(self) -> "AppConfig":
+        for stage in ("expander", "reranker", "generator"):
+            name = getattr(self, stage).engine
+            if name not in self.engines:
+                raise ValueError(f"{stage}.engine is '{name}', but engines has {sorted(self.engines)}")
+        return self

@@ -1,0 +1,116 @@
+"""What a question's run says while it happens. The SSE stream, the handle's stream and the terminal show these same events."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from assay.schemas import AskResponse, Citation, Clarification, Degraded, ErrorBody, Shape
+
+
+class _Event(Shape):
+    request_id: str = ""
+
+
+class StatusEvent(_Event):
+    type: Literal["status"] = "status"
+    state: Literal["planning", "searching", "reranking", "grading", "answering", "verifying"]
+    round: int = 0
+
+
+class PlanEvent(_Event):
+    type: Literal["plan"] = "plan"
+    mode: Literal["pipeline", "agentic"]
+    query: str
+    variants: list[str] = []
+    sub_questions: list[str] = []
+    buckets: list[str] = []
+
+
+class ToolCallStart(_Event):
+    type: Literal["tool_call_start"] = "tool_call_start"
+    tool: str
+    arguments: dict[str, Any]
+
+
+class ToolCallResult(_Event):
+    type: Literal["tool_call_result"] = "tool_call_result"
+    tool: str
+    hits: int
+    duration_ms: float
+    outcome: str
+
+
+class EvidenceEvent(_Event):
+    type: Literal["evidence"] = "evidence"
+    added: list[str] = []
+    titles: list[str] = []
+    pruned: list[str] = []
+
+
+class GradeEvent(_Event):
+    type: Literal["grade"] = "grade"
+    p_enough: float
+    p_more: float
+    p_clarify: float
+    missing: list[str] = []
+    follow_up: str | None = None
+    features: dict[str, float] = {}
+
+
+class ReasoningEvent(_Event):
+    type: Literal["reasoning"] = "reasoning"
+    delta: str
+
+
+class AnswerEvent(_Event):
+    type: Literal["answer"] = "answer"
+    delta: str
+
+
+class CitationEvent(_Event):
+    type: Literal["citation"] = "citation"
+    citation: Citation
+
+
+class ClarifyEvent(_Event):
+    type: Literal["clarify"] = "clarify"
+    clarification: Clarification
+
+
+class DegradedEvent(_Event):
+    type: Literal["degraded"] = "degraded"
+    degraded: Degraded
+
+
+class CompletedEvent(_Event):
+    """Always last on success; carries the whole response."""
+
+    type: Literal["completed"] = "completed"
+    response: AskResponse
+
+
+class ErrorEvent(_Event):
+    """Always last on a fault that no fallback could answer."""
+
+    type: Literal["error"] = "error"
+    error: ErrorBody
+
+
+Event = Annotated[
+    StatusEvent
+    | PlanEvent
+    | ToolCallStart
+    | ToolCallResult
+    | EvidenceEvent
+    | GradeEvent
+    | ReasoningEvent
+    | AnswerEvent
+    | CitationEvent
+    | ClarifyEvent
+    | DegradedEvent
+    | CompletedEvent
+    | ErrorEvent,
+    Field(discriminator="type"),
+]
+
+parse_event = TypeAdapter[Event](Event).validate_json

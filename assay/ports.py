@@ -1,0 +1,69 @@
+"""The ports of the core: what the loop and the stages need, whoever provides it (a replica, a local object, a fake)."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay import schemas as s
+from assay import types as t
+from assay.events import Event
+
+
+class LLM(Protocol):
+    """A language model. Closing the iterator of ``stream``, or cancelling any call, aborts it inside the engine."""
+
+    async def complete(self, request: t.CompletionRequest) -> t.Completion: ...
+
+    def stream(self, request: t.CompletionRequest) -> AsyncIterator[t.Delta]: ...
+
+    async def score(self, request: t.ScoreRequest) -> t.Scores: ...
+
+
+class Tokenizer(Protocol):
+    """The model's own tokenizer, for budgets."""
+
+    def count(self, text: str) -> int: ...
+
+    def truncate(self, text: str, tokens: int) -> str: ...
+
+
+class Embedder(Protocol):
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit vectors, shape (len(texts), dim)."""
+        ...
+
+
+class Expander(Protocol):
+    async def plan(self, request: t.PlanRequest) -> t.Plan: ...
+
+
+class Retriever(Protocol):
+    async def search(self, query: t.SearchQuery) -> t.SearchResult: ...
+
+    async def buckets(self) -> tuple[t.BucketInfo, ...]: ...
+
+
+class Reranker(Protocol):
+    async def rerank(self, request: t.RerankRequest) -> t.Reranked: ...
+
+    async def grade(self, request: t.GradeRequest) -> t.Grade: ...
+
+
+class Generator(Protocol):
+    def generate(self, request: t.GenerateRequest) -> AsyncIterator[t.GenerateEvent]: ...
+
+
+class Driver(Protocol):
+    """The whole graph behind one object, as the doors see it."""
+
+    def stream(self, request: s.AskRequest, request_id: str) -> AsyncIterator[Event]:
+        """Events of one question; the last is ``CompletedEvent`` or ``ErrorEvent``. Closing it cancels the question."""
+        ...
+
+    async def ask(self, request: s.AskRequest, request_id: str) -> s.AskResponse: ...
+
+    async def search(self, request: s.SearchRequest, request_id: str) -> s.SearchResponse: ...
+
+    async def ready(self) -> s.Readiness: ...

@@ -1,0 +1,285 @@
+"""The shapes that every door shares (HTTP, SSE, Python handle): requests, responses and their parts, with their bounds."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+MAX_QUESTION_CHARS = 8_000
+
+Mode = Literal["auto", "pipeline", "agentic"]
+Style = Literal["auto", "extract", "prose"]
+TerminatedBy = Literal["answered", "clarify", "no_evidence", "rounds", "deadline", "tool_budget", "cancelled", "failed"]
+AnswerStatus = Literal["answered", "clarify", "no_evidence", "partial", "failed"]
+Include = Literal["trace", "evidence", "tool_calls"]
+
+Question = Annotated[str, StringConstraints(min_length=1, max_length=MAX_QUESTION_CHARS)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class Shape(BaseModel):
+    """Base of all shapes: frozen, and a key that is not known is an error, never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# ---- filters --------------------------------------------------------------------------------------------------------
+
+FilterOp = Literal["=", "!=", "<", "<=", ">", ">=", "in", "like", "is_null", "between"]
+Scalar = str | int | float | bool
+
+
+class Predicate(Shape):
+    """One test of one field. ``in`` takes a list, ``between`` two bounds, ``is_null`` true or false."""
+
+    field: Name
+    op: FilterOp
+    value: Scalar | list[Scalar]
+
+
+class And(Shape):
+    and_: list["Filter"] = Field(alias="and", min_length=1, max_length=32)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Or(Shape):
+    or_: list["Filter"] = Field(alias="or", min_length=1, max_length=32)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Not(Shape):
+    not_: "Filter" = Field(alias="not")
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+Filter = Predicate | And | Or | Not
+
+
+# ---- parts of an answer ---------------------------------------------------------------------------------------------
+
+
+class Usage(Shape):
+    llm_calls: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            llm_calls=self.llm_calls + other.llm_calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+        )
+
+
+class Degraded(Shape):
+    """A fallback that was taken, by name: the stage that failed, why, and what was done instead."""
+
+    stage: str
+    reason: str
+    fallback: str
+
+
+class Citation(Shape):
+    """Where a sentence's claim stands. ``number`` is one per document per answer; ``span`` counts characters of the
+    document's text, and that text at ``span`` is ``quote``."""
+
+    number: int
+    slot: str
+    doc_id: str
+    chunk_id: int
+    bucket: str
+    title: str
+    uri: str
+    page: int | None = None
+    heading: list[str] = []
+    span: tuple[int, int]
+    quote: str
+
+
+class Sentence(Shape):
+    text: str
+    citations: list[int]
+    support: float = Field(ge=0, le=1)
+
+
+class Answer(Shape):
+    text: str
+    sentences: list[Sentence] = []
+    style: Literal["extract", "prose", "statement"]
+
+
+class Choice(Shape):
+    label: str
+    filters: dict[str, Any] = {}
+    count: int | None = None
+
+
+class Clarification(Shape):
+    type: Literal["no_results", "overload", "ambiguous"]
+    message: str
+    blocking: Predicate | And | Or | Not | None = None
+    count_without: int | None = None
+    choices: list[Choice] = []
+
+
+class ToolCall(Shape):
+    tool: str
+    arguments: dict[str, Any]
+    hits: int
+    duration_ms: float
+    outcome: str
+
+
+class TraceStep(Shape):
+    step: int
+    stage: str
+    summary: str
+
+
+class EvidenceRef(Shape):
+    slot: str
+    chunk_id: int
+    doc_id: str
+    title: str
+    score: float
+    sources: list[str]
+    round: int
+
+
+# ---- ask ------------------------------------------------------------------------------------------------------------
+
+
+class Turn(Shape):
+    role: Literal["user", "assistant"]
+    content: Annotated[str, StringConstraints(max_length=32_000)]
+
+
+class AskBudget(Shape):
+    """Tightens the configured budget; a value above the configured one is an error that names the bound."""
+
+    rounds: int | None = Field(default=None, ge=1, le=100)
+    tool_calls: int | None = Field(default=None, ge=1, le=1000)
+    deadline_s: float | None = Field(default=None, gt=0, le=3600, allow_inf_nan=False)
+    answer_tokens: int | None = Field(default=None, ge=1, le=100_000)
+
+
+class AskOptions(Shape):
+    expand: bool = True
+    rerank: bool = True
+
+
+def _speakable(text: str) -> str:
+    """Refuse text that no document can hold: blank, NUL, or lone surrogates (which cannot be sent as UTF-8)."""
+    if not text.strip():
+        raise ValueError("must not be blank")
+    if "\x00" in text:
+        raise ValueError("must not contain NUL")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be valid Unicode without lone surrogates") from None
+    return text
+
+
+class AskRequest(Shape):
+    """A question. Only ``question`` is required; every other default, and its upper bound, is in the config."""
+
+    question: Question
+    mode: Mode = "auto"
+    buckets: list[Name] = Field(default=[], max_length=64)
+    filters: Filter | None = None
+    history: list[Turn] = Field(default=[], max_length=100)
+    top_k: int | None = Field(default=None, ge=1, le=100)
+    style: Style = "auto"
+    budget: AskBudget = AskBudget()
+    options: AskOptions = AskOptions()
+    include: list[Include] = Field(default=[], max_length=3)
+    stream: bool = False
+
+    _question = field_validator("question")(_speakable)
+
+
+class AskResponse(Shape):
+    id: str
+    request_id: str
+    status: AnswerStatus
+    terminated_by: TerminatedBy
+    answer: Answer | None
+    citations: list[Citation] = []
+    clarification: Clarification | None = None
+    degraded: list[Degraded] = []
+    index_version: str | None = None
+    rounds: int = 0
+    usage: Usage = Usage()
+    timings_ms: dict[str, float] = {}
+    trace: list[TraceStep] | None = None
+    tool_calls: list[ToolCall] | None = None
+    evidence: list[EvidenceRef] | None = None
+
+
+# ---- search ---------------------------------------------------------------------------------------------------------
+
+
+class SearchRequest(Shape):
+    question: Question
+    buckets: list[Name] = Field(default=[], max_length=64)
+    filters: Filter | None = None
+    legs: list[Literal["dense", "sparse"]] = Field(default=["dense", "sparse"], min_length=1, max_length=2)
+    top_k: int = Field(default=10, ge=1, le=100)
+    context_chars: int = Field(default=400, ge=0, le=4000)
+    doc_id: Name | None = None
+
+    _question = field_validator("question")(_speakable)
+
+
+class SearchHit(Shape):
+    chunk_id: int
+    doc_id: str
+    bucket: str
+    title: str
+    uri: str
+    page: int | None
+    heading: list[str]
+    span: tuple[int, int]
+    score: float
+    ranks: dict[str, int]
+    text: str
+
+
+class SearchExplain(Shape):
+    allowed_rows: int
+    total_rows: int
+    methods: dict[str, str]
+    blocking: Predicate | And | Or | Not | None = None
+    count_without: int | None = None
+
+
+class SearchResponse(Shape):
+    request_id: str
+    hits: list[SearchHit]
+    explain: SearchExplain
+    degraded: list[Degraded] = []
+    index_version: str
+    timings_ms: dict[str, float] = {}
+
+
+class Readiness(Shape):
+    """``stages``: stage -> "ready", or what is wrong. ``degraded``: it serves, but something is missing (a torn segment)."""
+
+    status: Literal["ready", "degraded", "unavailable"]
+    stages: dict[str, str] = {}
+    index_version: str | None = None
+    reasons: list[str] = []
+
+
+class ErrorBody(Shape):
+    code: str
+    message: str
+    field: str | None = None
+    allowed: list[str] = []
+    request_id: str | None = None
+
+
+class ErrorResponse(Shape):
+    error: ErrorBody

@@ -1,0 +1,296 @@
+"""The values that cross the borders between stages. All are frozen; shapes that users see are in ``assay.schemas``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from assay.schemas import Citation, Degraded, Filter, Usage
+
+Leg = Literal["dense", "sparse"]
+Role = Literal["system", "user", "assistant"]
+FinishReason = Literal["stop", "length", "abort"]
+
+
+# ---- LLM port -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """One generation. At most one of ``json_schema``, ``regex`` and ``choice`` constrains the output.
+
+    Messages go through the model's chat template. ``max_tokens`` bounds the output; a caller must check
+    ``finish_reason``: "length" means that a constrained output is cut off and unusable.
+    """
+
+    messages: tuple[Message, ...]
+    max_tokens: int
+    temperature: float = 0.0
+    json_schema: str | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] = ()
+    request_id: str = ""
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    text: str
+    finish_reason: FinishReason
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of a streamed generation. The last one carries ``finish_reason`` and ``usage``."""
+
+    text: str = ""
+    reasoning: str = ""
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreItem:
+    """``context`` is given to the model as it is (no chat template); ``continuation`` is what is scored after it."""
+
+    context: str
+    continuation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    items: tuple[ScoreItem, ...]
+    request_id: str = ""
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemScore:
+    """Log-probability (natural log) of one continuation: the sum over its ``tokens`` tokens.
+
+    ``fault`` is set instead when this item could not be scored; ``logprob`` is then NaN, never a made-up number.
+    """
+
+    logprob: float
+    tokens: int
+    fault: str | None = None
+
+    @property
+    def mean(self) -> float:
+        return self.logprob / self.tokens if self.tokens else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One ``ItemScore`` per item of the request, in its order."""
+
+    items: tuple[ItemScore, ...]
+    usage: Usage
+
+
+# ---- index and retrieval --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A passage. ``document_text[start:end] == text``, in characters of the document's text as the store keeps it."""
+
+    id: int
+    doc_id: str
+    bucket: str
+    title: str
+    uri: str
+    text: str
+    start: int
+    end: int
+    ordinal: int
+    heading: tuple[str, ...] = ()
+    page: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A retrieved chunk. ``score`` is the fused score; ``ranks`` its rank (from 1) in each leg's list for its best query;
+    ``similarity`` its cosine to the first query, None where the dense leg did not run."""
+
+    chunk: Chunk
+    score: float
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    similarity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """All ``queries`` (the question first, then its variants) are run through each leg under the same filter and fused."""
+
+    queries: tuple[str, ...]
+    buckets: tuple[str, ...] = ()
+    filters: Filter | None = None
+    doc_id: str | None = None
+    legs: tuple[Leg, ...] = ("dense", "sparse")
+    top_k: int = 10
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """How a search was answered. ``methods``: leg -> "exact" | "index" | "skipped" | "failed".
+
+    When filters left no row, ``blocking`` is the predicate that emptied the set and ``count_without`` the rows without it."""
+
+    allowed_rows: int
+    total_rows: int
+    methods: Mapping[str, str] = field(default_factory=dict)
+    blocking: Filter | None = None
+    count_without: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    hits: tuple[Hit, ...]
+    index_version: str
+    explain: Explain
+    degraded: tuple[Degraded, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BucketInfo:
+    name: str
+    documents: int
+    chunks: int
+
+
+# ---- planning, evidence, grading ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    question: str
+    history: tuple[Message, ...] = ()
+    buckets: tuple[str, ...] = ()
+    variants: int = 2
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``query`` is the standalone question; ``variants`` differ from it and from each other; ``sub_questions`` may be empty."""
+
+    query: str
+    variants: tuple[str, ...] = ()
+    sub_questions: tuple[str, ...] = ()
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A chunk in a slot (E1, E2, ...) that keeps its name for the whole question. ``gain`` is the likelihood gain of the
+    question given this passage, per token in nats; None where the reranker did not score it."""
+
+    slot: str
+    hit: Hit
+    score: float
+    round: int
+    gain: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RerankRequest:
+    question: str
+    hits: tuple[Hit, ...]
+    keep: int
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One reranked hit. ``gain`` as in ``Evidence``."""
+
+    hit: Hit
+    score: float
+    gain: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reranked:
+    """Best first, at most ``keep``. ``faults`` counts the passages that could not be scored and kept their fused order."""
+
+    ranked: tuple[Ranked, ...]
+    usage: Usage
+    faults: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GradeRequest:
+    question: str
+    evidence: tuple[Evidence, ...]
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """Probabilities that sum to 1, the measured features behind them, and for "more" the query to try next."""
+
+    p_enough: float
+    p_more: float
+    p_clarify: float
+    features: Mapping[str, float]
+    missing: tuple[str, ...] = ()
+    follow_up: str | None = None
+    usage: Usage = Usage()
+
+    @property
+    def verdict(self) -> Literal["enough", "more", "clarify"]:
+        best = max(self.p_enough, self.p_more, self.p_clarify)
+        return "enough" if best == self.p_enough else "more" if best == self.p_more else "clarify"
+
+
+# ---- generation -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    question: str
+    evidence: tuple[Evidence, ...]
+    style: Literal["extract", "prose"]
+    answer_tokens: int
+    history: tuple[Message, ...] = ()
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A finished sentence from the generator, before verification: its text without markers, and the slots it cites.
+    ``quote_span`` is the sentence's place in the (first) cited chunk's text when it is verbatim from there."""
+
+    text: str
+    slots: tuple[str, ...]
+    quote_span: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateEvent:
+    """Exactly one of the four is set; ``usage`` comes last."""
+
+    draft: Draft | None = None
+    reasoning: str = ""
+    degraded: Degraded | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A sentence that may be shown: its support in [0, 1] and its citations resolved to spans of documents."""
+
+    text: str
+    support: float
+    citations: tuple[Citation, ...]
+
+
+JsonDict = dict[str, Any]

@@ -67,18 +67,26 @@ class RetrieverConfig(_Config):
     timeout_s: float = Field(default=10, gt=0, le=600)
 
 
-class GradeConfig(_Config):
-    """A logistic over measured features; the weights belong to one model and are fitted by ``bench.fit_grade``."""
+Feature = Literal["word_coverage", "name_coverage", "likelihood_gain", "similarity"]
 
-    intercept: float = -4.2
-    word_coverage: float = 3.0
-    name_coverage: float = 0.8
-    likelihood_gain: float = 0.9
-    similarity: float = 3.2
-    min_enough: float = Field(default=0.5, ge=0, le=1, description="At least this much makes the evidence enough.")
+
+class GradeConfig(_Config):
+    """A logistic over measured features, each relative to its mean; fitted for one model by ``bench.fit_grade``.
+
+    A feature that was not measured (a stage was degraded) counts as its mean."""
+
+    intercept: float = 0.0
+    weights: dict[Feature, float] = {"word_coverage": 3.0, "name_coverage": 0.8, "likelihood_gain": 0.9, "similarity": 3.2}
+    means: dict[Feature, float] = {"word_coverage": 0.7, "name_coverage": 0.7, "likelihood_gain": 0.8, "similarity": 0.55}
     min_answer: float = Field(
         default=0.25, ge=0, le=1, description="When the search ends below this, the answer says that nothing was found."
     )
+
+    @model_validator(mode="after")
+    def _same_features(self) -> "GradeConfig":
+        if set(self.weights) != set(self.means):
+            raise ValueError(f"weights and means name different features: {sorted(self.weights)}, {sorted(self.means)}")
+        return self
 
 
 class RerankerConfig(_Config):

@@ -111,3 +111,12 @@ class SetupError(AssayError):
 
     code = "setup"
     status = 503
+
+
+def by_code(code: str) -> type[AssayError]:
+    """The class whose ``code`` this is; ``AssayError`` itself for a code that no class has."""
+
+    def walk(cls: type[AssayError]) -> list[type[AssayError]]:
+        return [cls, *(found for sub in cls.__subclasses__() for found in walk(sub))]
+
+    return next((cls for cls in walk(AssayError) if cls.code == code), AssayError)

@@ -44,6 +44,7 @@ class EvidenceEvent(_Event):
     type: Literal["evidence"] = "evidence"
     added: list[str] = []
     titles: list[str] = []
+    scores: list[float] = []
     pruned: list[str] = []
 
 

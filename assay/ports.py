@@ -1,6 +1,6 @@
 """The ports of the core: what the loop and the stages need, whoever provides it (a replica, a local object, a fake)."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ class LLM(Protocol):
 
     async def complete(self, request: t.CompletionRequest) -> t.Completion: ...
 
-    def stream(self, request: t.CompletionRequest) -> AsyncIterator[t.Delta]: ...
+    def stream(self, request: t.CompletionRequest) -> AsyncGenerator[t.Delta]: ...
 
     async def score(self, request: t.ScoreRequest) -> t.Scores: ...
 
@@ -52,13 +52,13 @@ class Reranker(Protocol):
 
 
 class Generator(Protocol):
-    def generate(self, request: t.GenerateRequest) -> AsyncIterator[t.GenerateEvent]: ...
+    def generate(self, request: t.GenerateRequest) -> AsyncGenerator[t.GenerateEvent]: ...
 
 
 class Driver(Protocol):
     """The whole graph behind one object, as the doors see it."""
 
-    def stream(self, request: s.AskRequest, request_id: str) -> AsyncIterator[Event]:
+    def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[Event]:
         """Events of one question; the last is ``CompletedEvent`` or ``ErrorEvent``. Closing it cancels the question."""
         ...
 
@@ -66,4 +66,4 @@ class Driver(Protocol):
 
     async def search(self, request: s.SearchRequest, request_id: str) -> s.SearchResponse: ...
 
-    async def ready(self) -> s.Readiness: ...
+    async def readiness(self) -> s.Readiness: ...

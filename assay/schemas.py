@@ -1,8 +1,8 @@
-"""The shapes that every door shares (HTTP, SSE, Python handle): requests, responses and their parts, with their bounds."""
+"""The shapes that every door shares (HTTP, SSE, Python handle): requests, responses and their parts, with bounds."""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, field_validator
 
 MAX_QUESTION_CHARS = 8_000
 
@@ -12,7 +12,12 @@ TerminatedBy = Literal["answered", "clarify", "no_evidence", "rounds", "deadline
 AnswerStatus = Literal["answered", "clarify", "no_evidence", "partial", "failed"]
 Include = Literal["trace", "evidence", "tool_calls"]
 
-Question = Annotated[str, StringConstraints(min_length=1, max_length=MAX_QUESTION_CHARS)]
+# The pattern is for readers of the JSON schema; ``_speakable`` is what refuses, with a message.
+Question = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_QUESTION_CHARS),
+    Field(json_schema_extra={"pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"}),
+]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
@@ -35,6 +40,17 @@ class Predicate(Shape):
     op: FilterOp
     value: Scalar | list[Scalar]
 
+    @field_validator("value", mode="before")
+    @classmethod
+    def _plain(cls, value: object) -> object:
+        """One message instead of one per member of the union; and no whole number that no column can hold."""
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str | int | float):
+                raise ValueError("must be text, a number, true or false, or a list of these")
+            if isinstance(item, int) and not -(2**63) <= item < 2**63:
+                raise ValueError("must fit into 64 bits")
+        return value
+
 
 class And(Shape):
     and_: list["Filter"] = Field(alias="and", min_length=1, max_length=32)
@@ -51,7 +67,29 @@ class Not(Shape):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-Filter = Predicate | And | Or | Not
+def _filter_kind(value: object) -> str | None:
+    """The one member of the union that was meant, so that a mistake is told once and not once per member."""
+    if isinstance(value, Shape):
+        return type(value).__name__
+    if not isinstance(value, dict):
+        return None
+    for kind in ("and", "or", "not"):
+        if kind in value or f"{kind}_" in value:
+            return kind.capitalize()
+    return "Predicate"
+
+
+Filter = Annotated[
+    Annotated[Predicate, Tag("Predicate")]
+    | Annotated[And, Tag("And")]
+    | Annotated[Or, Tag("Or")]
+    | Annotated[Not, Tag("Not")],
+    Discriminator(
+        _filter_kind,
+        custom_error_type="filter_kind",
+        custom_error_message='must be {"field", "op", "value"}, {"and": [...]}, {"or": [...]} or {"not": ...}',
+    ),
+]
 
 
 # ---- parts of an answer ---------------------------------------------------------------------------------------------
@@ -265,7 +303,7 @@ class SearchResponse(Shape):
 
 
 class Readiness(Shape):
-    """``stages``: stage -> "ready", or what is wrong. ``degraded``: it serves, but something is missing (a torn segment)."""
+    """``stages``: stage -> "ready", or what is wrong. ``degraded``: it serves, but something is missing (a segment)."""
 
     status: Literal["ready", "degraded", "unavailable"]
     stages: dict[str, str] = {}

@@ -1,0 +1,159 @@
+"""The generator: cited sentences from the evidence, as drafts that the loop verifies before anybody sees them.
+
+``extract`` gives the evidence's own best sentences, which makes a small model useful; ``prose`` lets a capable model write,
+under a grammar that admits no citation but the slots in its prompt.
+"""
+
+import math
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import numpy as np
+
+from assay.config import GeneratorConfig
+from assay.errors import AssayError, BadModelOutput
+from assay.ports import LLM, Embedder, Tokenizer
+from assay.rerank import standardise
+from assay.schemas import Degraded, Usage
+from assay.templates import Prompt
+from assay.text import sentences, terms
+from assay.types import CompletionRequest, Draft, Evidence, GenerateEvent, GenerateRequest, Message, ScoreItem, ScoreRequest
+from assay.verify import read_markers
+
+# A quote is for reading: shorter ones say nothing, longer ones are code listings or tables.
+MIN_TERMS, MAX_CHARS = 4, 500
+# How far below the best sentence, in summed deviations, a second and a third one may be to stand beside it.
+MARGINS = (1.2, 0.6)
+NOT_FOUND = "The evidence does not answer this."
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sentence of a passage; ``span`` is its place in the passage's text."""
+
+    slot: str
+    span: tuple[int, int]
+    text: str
+    context: str
+
+    @property
+    def read(self) -> str:
+        """As the models see it: under its heading, which often holds what the sentence is about."""
+        return f"{self.context}: {self.text}" if self.context else self.text
+
+
+def candidates(evidence: Sequence[Evidence]) -> list[Candidate]:
+    """Every quotable sentence of the evidence, each text once, in the evidence's order."""
+    found: dict[str, Candidate] = {}
+    for e in evidence:
+        chunk = e.hit.chunk
+        context = (chunk.heading or (chunk.title,))[-1]
+        for start, end in sentences(chunk.text):
+            text = chunk.text[start:end]
+            if len(text) <= MAX_CHARS and len(terms(text)) >= MIN_TERMS:
+                found.setdefault(" ".join(text.split()), Candidate(e.slot, (start, end), text, context))
+    return list(found.values())
+
+
+class ExtractGenerator:
+    """Gives the one to ``sentences`` sentences of the evidence that score best by question likelihood and similarity."""
+
+    def __init__(self, llm: LLM, embedder: Embedder, tokenizer: Tokenizer, config: GeneratorConfig) -> None:
+        self._llm, self._embedder, self._tokenizer, self._config = llm, embedder, tokenizer, config
+        self._passage = Prompt("passage", "passage")
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
+        """Raises when neither measure can be had; with one missing it goes on with the other, and says so."""
+        pool = candidates(request.evidence)
+        if not pool:
+            raise BadModelOutput("The evidence holds no sentence that can be quoted.")
+        vectors = await self._embedder.embed([request.question, *(c.read for c in pool)])
+        cosine = vectors[1:] @ vectors[0]
+        short = np.argsort(-cosine, kind="stable")[: self._config.candidates]
+        pool, cosine = [pool[i] for i in short], cosine[short]
+        total, usage = standardise(cosine.astype(np.float64)), Usage()
+        try:
+            likelihood, usage = await self._likelihood(request, pool)
+            total = total + np.nan_to_num(standardise(likelihood))
+        except AssayError as error:
+            yield GenerateEvent(degraded=Degraded(stage="generator", reason=str(error), fallback="similarity alone"))
+        for draft in self._choose(pool, total, request.answer_tokens):
+            yield GenerateEvent(draft=draft)
+        yield GenerateEvent(usage=usage)
+
+    async def _likelihood(self, request: GenerateRequest, pool: Sequence[Candidate]) -> tuple[np.ndarray, Usage]:
+        items = tuple(ScoreItem(self._passage.fill(passage=c.read), f" {request.question}") for c in pool)
+        scores = await self._llm.score(ScoreRequest(items, request_id=request.request_id))
+        return np.array([s.mean if s.fault is None else math.nan for s in scores.items]), scores.usage
+
+    def _choose(self, pool: Sequence[Candidate], total: np.ndarray, tokens: int) -> list[Draft]:
+        order = np.argsort(-total, kind="stable")[: self._config.sentences]
+        chosen: list[Draft] = []
+        for rank, i in enumerate(order):
+            margin = MARGINS[min(rank, len(MARGINS)) - 1] if rank else 0.0
+            tokens -= self._tokenizer.count(pool[i].text)
+            if chosen and (total[i] < total[order[0]] - margin or tokens < 0):
+                break
+            chosen.append(Draft(pool[i].text, (pool[i].slot,), pool[i].span))
+        return chosen
+
+
+def prose_regex(slots: Sequence[str], most: int) -> str:
+    """Sentences that each end with at least one of ``slots``, or the plain statement that nothing was found."""
+    slot = "|".join(slots)
+    return rf"(([A-Z][^\[\]\n]{{8,280}}( \[({slot})\]){{1,3}}\. ?){{1,{most}}}|{re.escape(NOT_FOUND)})"
+
+
+_SENTENCE_END = re.compile(r"\]\.\s?")
+
+
+class ProseGenerator:
+    """Streams sentences as the model writes them. ``NOT_FOUND`` gives no draft at all: the loop then says so."""
+
+    def __init__(self, llm: LLM, tokenizer: Tokenizer, config: GeneratorConfig) -> None:
+        self._llm, self._tokenizer, self._config = llm, tokenizer, config
+        self._system = Prompt("prose")
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
+        shown, slots = self._evidence(request.evidence)
+        completion = CompletionRequest(
+            messages=(
+                Message("system", self._system.fill()),
+                Message("user", f"Evidence:\n{shown}\n\nQuestion: {request.question}"),
+            ),
+            max_tokens=request.answer_tokens,
+            regex=prose_regex(slots, self._config.sentences),
+            request_id=request.request_id,
+        )
+        rest = ""
+        async with aclosing(self._llm.stream(completion)) as deltas:
+            async for delta in deltas:
+                if delta.reasoning:
+                    yield GenerateEvent(reasoning=delta.reasoning)
+                rest += delta.text
+                while end := _SENTENCE_END.search(rest):
+                    yield GenerateEvent(draft=self._draft(rest[: end.end()], slots))
+                    rest = rest[end.end() :]
+                if delta.finish_reason == "length":
+                    reason = f"cut off after {request.answer_tokens} tokens"
+                    yield GenerateEvent(degraded=Degraded(stage="generator", reason=reason, fallback="complete sentences only"))
+                if delta.usage is not None:
+                    yield GenerateEvent(usage=delta.usage)
+
+    def _draft(self, raw: str, slots: Sequence[str]) -> Draft:
+        text, cited, _ = read_markers(raw, slots)
+        return Draft(text, cited)
+
+    def _evidence(self, evidence: Sequence[Evidence]) -> tuple[str, list[str]]:
+        """The passages that fit ``evidence_tokens``, best first; the last one is cut, never dropped whole if it is the only."""
+        left, shown, slots = self._config.evidence_tokens, [], []
+        for e in evidence:
+            text = self._tokenizer.truncate(f"[{e.slot}] {e.hit.chunk.title}\n{e.hit.chunk.text}", left)
+            left -= self._tokenizer.count(text)
+            shown.append(text)
+            slots.append(e.slot)
+            if left < MIN_TERMS * 4:
+                break
+        return "\n\n".join(shown), slots

@@ -1,0 +1,71 @@
+"""What one question has used and met: time per stage, tokens, tool calls, the fallbacks taken and the trace of its steps."""
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from assay.budget import Budget
+from assay.errors import AssayError, StageTimeout
+from assay.events import DegradedEvent
+from assay.schemas import Degraded, ToolCall, TraceStep, Usage
+
+T = TypeVar("T")
+
+
+class Ledger:
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.usage = Usage()
+        self.degraded: list[Degraded] = []
+        self.tool_calls: list[ToolCall] = []
+        self.trace: list[TraceStep] = []
+        self._stage_ms: dict[str, float] = {}
+        self._awaited_s = self._consumer_s = 0.0
+
+    async def call(self, stage: str, work: Awaitable[T], timeout_s: float, *, ending: bool = False) -> T:
+        """Awaits a stage for at most ``timeout_s`` and what the budget leaves; raises ``StageTimeout`` beyond that.
+
+        The search stages leave the reserve alone; only the ``ending`` may use it.
+        """
+        limit = min(timeout_s, self.budget.left() if ending else self.budget.left_for_search())
+        with self.timed(stage):
+            try:
+                async with asyncio.timeout(limit):
+                    return await work
+            except TimeoutError:
+                raise StageTimeout(f"timeout after {limit:.1f} s") from None
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Adds the time inside to the stage's, and keeps it out of the driver's own."""
+        start = self.budget.clock()
+        try:
+            yield
+        finally:
+            spent = self.budget.clock() - start
+            self._awaited_s += spent
+            self._stage_ms[stage] = self._stage_ms.get(stage, 0.0) + 1000 * spent
+
+    @contextmanager
+    def consumer(self) -> Iterator[None]:
+        """Around a ``yield``: the time that the consumer takes is neither a stage's nor the driver's."""
+        start = self.budget.clock()
+        try:
+            yield
+        finally:
+            self._consumer_s += self.budget.clock() - start
+
+    def fell_back(self, stage: str, reason: AssayError | str, fallback: str) -> DegradedEvent:
+        degraded = Degraded(stage=stage, reason=str(reason), fallback=fallback)
+        self.degraded.append(degraded)
+        return DegradedEvent(degraded=degraded)
+
+    def note(self, stage: str, summary: str) -> None:
+        self.trace.append(TraceStep(step=len(self.trace) + 1, stage=stage, summary=summary))
+
+    def timings_ms(self) -> dict[str, float]:
+        """Wall time per stage as the driver saw it, ``driver`` (its own code) and ``total``, in milliseconds."""
+        total = self.budget.elapsed() - self._consumer_s
+        own = {"driver": 1000 * (total - self._awaited_s), "total": 1000 * total}
+        return {name: round(ms, 2) for name, ms in (self._stage_ms | own).items()}

@@ -1,0 +1,76 @@
+"""The agent loop: plan, search, rerank, grade, and round again until the evidence is enough or a bound is reached.
+
+A plain ``while`` under a ``Budget``. It ends with exactly one ``terminated_by``, and always with the best answer or statement
+that the evidence allows. Each step is in ``assay.run`` (and the ending in ``assay.ending``); this file is their order.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from assay.budget import Budget
+from assay.config import AppConfig
+from assay.ending import Ending
+from assay.errors import AssayError
+from assay.events import ErrorEvent, Event
+from assay.ledger import Ledger
+from assay.run import Run, Stages
+from assay.schemas import AskRequest, ErrorBody
+
+
+async def answer(
+    request: AskRequest, stages: Stages, config: AppConfig, request_id: str, budget: Budget | None = None
+) -> AsyncGenerator[Event]:
+    """Events of one question; the last is ``CompletedEvent`` or ``ErrorEvent``.
+
+    A fault of the request itself (unknown bucket, bad filter, a budget over its bound) is raised before the first event, so
+    that a door can still answer with its status. Closing the iterator cancels whatever runs.
+    """
+    ledger = Ledger(budget or Budget.of(request.budget, config.loop))
+    run = Run(request, stages, config, request_id, ledger)
+    started = False
+    try:
+        async with aclosing(_steps(run)) as events:
+            async for event in events:
+                started = True
+                with ledger.consumer():
+                    yield event.model_copy(update={"request_id": request_id})
+    except AssayError as error:
+        if not started:
+            raise
+        yield ErrorEvent(request_id=request_id, error=error_body(error, request_id))
+    finally:
+        await run.close()
+
+
+def error_body(error: AssayError, request_id: str) -> ErrorBody:
+    return ErrorBody(
+        code=error.code, message=str(error), field=error.field, allowed=list(error.allowed), request_id=request_id
+    )
+
+
+async def _steps(run: Run) -> AsyncGenerator[Event]:
+    await run.begin()
+    yield run.status("planning")
+    async for event in run.make_plan():
+        yield event
+
+    while run.more_rounds():
+        yield run.status("searching")
+        async for event in run.search():
+            yield event
+        if not run.fresh:
+            break
+        yield run.status("reranking")
+        async for event in run.rerank():
+            yield event
+        if run.mode == "pipeline":
+            break
+        yield run.status("grading")
+        async for event in run.make_grade():
+            yield event
+        if run.decided():
+            break
+
+    async with aclosing(Ending(run).events()) as ending:
+        async for event in ending:
+            yield event

@@ -1,0 +1,51 @@
+"""What is said to a person when there is no answer: only measured facts, and what they can change."""
+
+from collections.abc import Sequence
+
+from assay.schemas import And, Choice, Clarification, Filter, Not, Or, Predicate
+from assay.types import Evidence, Explain
+
+
+def describe(filters: Filter) -> str:
+    """A filter in words."""
+    if isinstance(filters, Predicate):
+        return f"{filters.field} {filters.op} {filters.value}"
+    if isinstance(filters, Not):
+        return f"not ({describe(filters.not_)})"
+    if isinstance(filters, And):
+        return "(" + " and ".join(map(describe, filters.and_)) + ")"
+    return "(" + " or ".join(map(describe, filters.or_)) + ")"
+
+
+def no_results(explain: Explain) -> Clarification:
+    """The predicate that emptied the result, and what is there without it."""
+    assert explain.blocking is not None
+    said = describe(explain.blocking)
+    message = f"No passage has {said}. Without that filter there are {explain.count_without}."
+    choice = Choice(label=f"without {said}", filters={}, count=explain.count_without)
+    return Clarification(
+        type="no_results",
+        message=message,
+        blocking=explain.blocking,
+        count_without=explain.count_without,
+        choices=[choice],
+    )
+
+
+def unclear(question: str, evidence: Sequence[Evidence]) -> Clarification:
+    """The question names too little to search for; the documents that came closest are offered as readings of it."""
+    titles = list(dict.fromkeys(e.hit.chunk.title for e in evidence))
+    message = f"'{question}' names too little to search for. Name the thing that you ask about."
+    return Clarification(type="ambiguous", message=message, choices=[Choice(label=f"{title}") for title in titles])
+
+
+def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Explain | None) -> str:
+    """Says that the documents do not answer, and what was searched."""
+    if explain is None:
+        return "No search could finish within the deadline, so nothing is known about this question yet."
+    where = f"bucket{'s' if len(buckets) > 1 else ''} {', '.join(buckets)}" if buckets else "all buckets"
+    tried = "; ".join(f"'{query}'" for query in queries)
+    return (
+        f"The documents that were searched do not answer this question. "
+        f"Searched: {explain.allowed_rows} passages in {where}, for {tried}."
+    )

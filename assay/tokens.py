@@ -1,0 +1,28 @@
+"""A model's own tokenizer, for budgets and cuts. It is read from the model's folder by the light ``tokenizers`` library."""
+
+from pathlib import Path
+
+from assay.errors import SetupError
+
+
+class ModelTokenizer:
+    """``ports.Tokenizer`` of a model folder, or of a Hugging Face model id."""
+
+    def __init__(self, model: str) -> None:
+        from tokenizers import Tokenizer
+
+        file = Path(model) / "tokenizer.json"
+        if Path(model).is_dir() and not file.exists():
+            raise SetupError(f"The model folder has no tokenizer.json: {Path(model).name}. Save its fast tokenizer there.")
+        self._tokenizer = Tokenizer.from_file(str(file)) if file.exists() else Tokenizer.from_pretrained(model)
+        # A saved tokenizer may cut or pad by itself; a budget needs the true count.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def truncate(self, text: str, tokens: int) -> str:
+        """The longest start of ``text`` of at most ``tokens`` tokens; text that fits comes back as it is."""
+        offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
+        return text if len(offsets) <= tokens else text[: offsets[tokens - 1][1]] if tokens > 0 else ""

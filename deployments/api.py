@@ -1,0 +1,204 @@
+"""The HTTP door: routes, admission, request ids and error statuses around a ``Driver``.
+
+Plain FastAPI, no ray: the ingress binds it to Serve, and tests run it in-process.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import Body, FastAPI, Request, Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from ulid import ULID
+
+from assay import __version__
+from assay.config import IngressConfig
+from assay.errors import AssayError, StageTimeout
+from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.ports import Driver
+from assay.schemas import AskRequest, ErrorBody, Readiness, SearchRequest, SearchResponse
+from deployments import openapi
+from deployments.body import json_route
+from deployments.problems import MethodNotAllowed, NoRoute, body_of, censored, public_text, response_of
+from deployments.sse import QuestionResponse, Slots, while_connected
+
+log = logging.getLogger("assay.api")
+
+READY_TIMEOUT_S = 5
+
+_SANE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def make_api(driver: Driver, config: IngressConfig) -> FastAPI:
+    """The app. ``driver`` is all that it knows of the graph."""
+    app = FastAPI(
+        title="Assay",
+        version=__version__,
+        description=openapi.DESCRIPTION,
+        docs_url=None,  # both pages load their scripts from a public CDN
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.router.route_class = json_route(config.max_body_bytes)
+    app.add_middleware(Guard)
+    app.add_exception_handler(AssayError, _on_fault)
+    app.add_exception_handler(HTTPException, _on_http)
+    _add_questions(app, driver, config)
+    _add_search(app, driver, config)
+    _add_health(app, driver)
+    return app
+
+
+def _add_questions(app: FastAPI, driver: Driver, config: IngressConfig) -> None:
+    slots = Slots(config.max_ongoing, "questions")
+
+    @app.post("/v1/answers", tags=["questions"], response_model=None, **openapi.ANSWERS)
+    async def ask(request: Request, body: Annotated[AskRequest, Body(openapi_examples=openapi.ASK)]) -> Response:
+        """Ask a question. With `"stream": true` the answer arrives as Server-Sent Events while it is being made."""
+        request_id: str = request.state.request_id
+        return QuestionResponse(lambda: told(driver, body, request_id), slots, body.stream, config.heartbeat_s)
+
+
+def _add_search(app: FastAPI, driver: Driver, config: IngressConfig) -> None:
+    slots = Slots(config.max_ongoing, "searches")
+
+    @app.post("/v1/search", tags=["questions"], response_model=None, **openapi.SEARCH)
+    async def search(request: Request, body: Annotated[SearchRequest, Body(openapi_examples=openapi.FIND)]) -> Response:
+        """Search without a model: the passages that fit, each with its place, and how they were found."""
+        with slots.one():
+            found = await while_connected(request.receive, driver.search(body, request.state.request_id))
+        return _json(found.model_copy(update={"request_id": request.state.request_id}))
+
+
+def _add_health(app: FastAPI, driver: Driver) -> None:
+    @app.get("/healthz", tags=["health"], response_model=None, **openapi.HEALTH)
+    async def healthz() -> dict[str, str]:
+        """The process answers. It asks nobody else."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", tags=["health"], response_model=None, **openapi.READY)
+    async def readyz(request: Request) -> Response:
+        """Can questions be answered? `degraded` still serves, and says what is missing."""
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                ready = await driver.readiness()
+        except TimeoutError:
+            ready = _unavailable(StageTimeout("The graph did not answer in time."), request.state.request_id)
+        except AssayError as fault:
+            ready = _unavailable(fault, request.state.request_id)
+        return _json(_public(ready), 503 if ready.status == "unavailable" else 200)
+
+
+def _unavailable(fault: AssayError, request_id: str) -> Readiness:
+    return Readiness(status="unavailable", reasons=[body_of(fault, request_id).message])
+
+
+def _public(ready: Readiness) -> Readiness:
+    hidden = "see the server's log"
+    return ready.model_copy(
+        update={
+            "stages": {stage: public_text(state, hidden) for stage, state in ready.stages.items()},
+            "reasons": [public_text(reason, hidden) for reason in ready.reasons],
+        }
+    )
+
+
+def _json(shape: SearchResponse | Readiness, status: int = 200) -> Response:
+    return Response(shape.model_dump_json(by_alias=True), status, media_type="application/json")
+
+
+# ---- one question's events, made whole ------------------------------------------------------------------------------
+
+
+async def told(driver: Driver, request: AskRequest, request_id: str) -> AsyncGenerator[Event, None]:
+    """The driver's events, each with the request's id, and exactly one end even if the driver raises or just stops."""
+    try:
+        async with aclosing(driver.stream(request, request_id)) as events:
+            async for event in events:
+                yield _stamped(event, request_id)
+                if isinstance(event, CompletedEvent | ErrorEvent):
+                    return
+        raise AssayError("the driver's stream ended without completed or error")
+    except AssayError as fault:
+        yield ErrorEvent(request_id=request_id, error=body_of(fault, request_id))
+    except Exception as fault:  # noqa: BLE001 - after the first byte there is no 500: the stream must end with an event
+        yield ErrorEvent(request_id=request_id, error=_internal(fault, request_id))
+
+
+def _stamped(event: Event, request_id: str) -> Event:
+    update: dict[str, object] = {"request_id": request_id}
+    if isinstance(event, CompletedEvent):
+        update["response"] = event.response.model_copy(update={"request_id": request_id})
+    if isinstance(event, ErrorEvent):
+        update["error"] = censored(event.error, request_id)
+    return event.model_copy(update=update)
+
+
+# ---- request ids and faults -----------------------------------------------------------------------------------------
+
+
+class Guard:
+    """Outermost but for Starlette's own: gives each request its id, and turns what nobody handled into a plain 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            log.info("%s the client went away", request_id)
+        except Exception as fault:  # noqa: BLE001 - the last one before the server, whose own 500 would have no id
+            body = _internal(fault, request_id)
+            if not started:
+                await response_of(body)(scope, receive, send_with_id)
+
+
+def _request_id(scope: Scope) -> str:
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _SANE_ID.fullmatch(given) else f"req_{ULID()}"
+
+
+def _internal(fault: Exception, request_id: str) -> ErrorBody:
+    wrapped = AssayError(f"{type(fault).__name__}: {fault}")
+    wrapped.__cause__ = fault
+    return body_of(wrapped, request_id)
+
+
+async def _on_fault(request: Request, fault: Exception) -> Response:
+    assert isinstance(fault, AssayError)
+    return response_of(body_of(fault, request.state.request_id))
+
+
+async def _on_http(request: Request, fault: Exception) -> Response:
+    """The framework's own: no such route, or not this method."""
+    assert isinstance(fault, HTTPException)
+    request_id = request.state.request_id
+    if fault.status_code == 405:
+        headers = dict(fault.headers or {})
+        methods = tuple(headers.get("Allow", "").split(", "))
+        wrong = MethodNotAllowed(f"Use {' or '.join(methods)} here.", field="method", allowed=methods)
+        return response_of(body_of(wrong, request_id), headers)
+    if fault.status_code == 404:
+        return response_of(body_of(NoRoute("There is no such route.", allowed=openapi.ROUTES), request_id))
+    return response_of(body_of(AssayError(f"HTTP {fault.status_code}: {fault.detail}"), request_id))

@@ -1,0 +1,111 @@
+"""The Driver deployment: runs the loop over the other stages' handles, and tells operators what happened."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from assay import loop
+from assay.config import AppConfig
+from assay.errors import AssayError, by_code
+from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.hits import search
+from assay.run import Stages
+from assay.schemas import AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
+from deployments.remote import (
+    HOPS,
+    Hops,
+    RemoteExpander,
+    RemoteGenerator,
+    RemoteReranker,
+    RemoteRetriever,
+    Reply,
+    reply,
+)
+from deployments.telemetry import Telemetry
+
+# A stage that cannot say so within this is not ready.
+READY_S = 3.0
+
+
+@serve.deployment(max_ongoing_requests=64)
+class Driver:
+    def __init__(
+        self,
+        config: AppConfig,
+        expander: DeploymentHandle,
+        retriever: DeploymentHandle,
+        reranker: DeploymentHandle,
+        generator: DeploymentHandle,
+    ) -> None:
+        self._config = config
+        self._stages = Stages(
+            expander := RemoteExpander("expander", expander),
+            retriever := RemoteRetriever("retriever", retriever),
+            reranker := RemoteReranker("reranker", reranker),
+            generator := RemoteGenerator("generator", generator),
+        )
+        self._retriever = retriever
+        self._ready = {"expander": expander, "retriever": retriever, "reranker": reranker, "generator": generator}
+        self._telemetry = Telemetry(config.telemetry)
+
+    async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]:
+        hops, question = Hops(), self._telemetry.question(request_id)
+        HOPS.set(hops)
+        try:
+            async with aclosing(loop.answer(request, self._stages, self._config, request_id)) as events:
+                async for event in events:
+                    if isinstance(event, CompletedEvent):
+                        event = _with_hops(event, hops)
+                    question.observe(event)
+                    yield event
+        finally:
+            question.close()
+
+    async def ask(self, request: AskRequest, request_id: str) -> Reply[AskResponse]:
+        return await reply(self._ask(request, request_id))
+
+    async def _ask(self, request: AskRequest, request_id: str) -> AskResponse:
+        async with aclosing(self.stream(request, request_id)) as events:
+            async for event in events:
+                if isinstance(event, CompletedEvent):
+                    return event.response
+                if isinstance(event, ErrorEvent):
+                    raise by_code(event.error.code)(event.error.message, event.error.field, tuple(event.error.allowed))
+        raise AssertionError("the loop ended without its last event")
+
+    async def search(self, request: SearchRequest, request_id: str) -> Reply[SearchResponse]:
+        timeout_s = self._config.retriever.timeout_s
+        return await reply(search(request, self._retriever, timeout_s, request_id))
+
+    async def readiness(self) -> Reply[Readiness]:
+        return await reply(self._readiness())
+
+    async def _readiness(self) -> Readiness:
+        states = await asyncio.gather(*(_state(stage) for stage in self._ready.values()))
+        stages = dict(zip(self._ready, states, strict=True))
+        version, reasons = None, ()
+        if stages["retriever"] == "ready":
+            version, reasons = await self._retriever.index_state()
+        if any(state != "ready" for state in states) or version is None:
+            status = "unavailable"
+        else:
+            status = "degraded" if reasons else "ready"
+        return Readiness(status=status, stages=stages, index_version=version, reasons=list(reasons))
+
+
+async def _state(stage: RemoteExpander | RemoteRetriever | RemoteReranker | RemoteGenerator) -> str:
+    try:
+        async with asyncio.timeout(READY_S):
+            return await stage.ready()
+    except TimeoutError:
+        return f"no answer within {READY_S:.0f} s"
+    except AssayError as error:
+        return str(error)
+
+
+def _with_hops(event: CompletedEvent, hops: Hops) -> CompletedEvent:
+    timings = {**event.response.timings_ms, "hops": round(sum(hops.ms), 2)}
+    return event.model_copy(update={"response": event.response.model_copy(update={"timings_ms": timings})})

@@ -1,0 +1,22 @@
+"""The Expander deployment: plans a question with the planning engine."""
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from assay.config import ExpanderConfig
+from assay.expand import LLMExpander
+from assay.types import Plan, PlanRequest
+from deployments.remote import RemoteLLM, Reply, reply
+
+
+@serve.deployment(max_ongoing_requests=64)
+class Expander:
+    def __init__(self, config: ExpanderConfig, engine: DeploymentHandle) -> None:
+        self._llm = RemoteLLM(config.engine, engine)
+        self._expander = LLMExpander(self._llm, config)
+
+    async def plan(self, request: PlanRequest) -> Reply[Plan]:
+        return await reply(self._expander.plan(request))
+
+    async def ready(self) -> Reply[str]:
+        return await reply(self._llm.ready())

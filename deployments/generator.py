@@ -1,0 +1,34 @@
+"""The Generator deployment: drafts cited sentences with the synthesis engine, in the style that the request asks for."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from assay.config import GeneratorConfig
+from assay.generate import ExtractGenerator, ProseGenerator
+from assay.tokens import ModelTokenizer
+from assay.types import GenerateEvent, GenerateRequest
+from deployments.remote import RemoteLLM, RemoteRetriever, Reply, reply
+
+
+@serve.deployment(max_ongoing_requests=64)
+class Generator:
+    def __init__(
+        self, config: GeneratorConfig, engine: DeploymentHandle, model: str, retriever: DeploymentHandle
+    ) -> None:
+        self._llm = RemoteLLM(config.engine, engine)
+        tokenizer, embedder = ModelTokenizer(model), RemoteRetriever("retriever", retriever)
+        self._styles = {
+            "extract": ExtractGenerator(self._llm, embedder, tokenizer, config),
+            "prose": ProseGenerator(self._llm, tokenizer, config),
+        }
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
+        async with aclosing(self._styles[request.style].generate(request)) as events:
+            async for event in events:
+                yield event
+
+    async def ready(self) -> Reply[str]:
+        return await reply(self._llm.ready())

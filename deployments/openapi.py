@@ -1,0 +1,219 @@
+"""What the OpenAPI document says beside the shapes: examples of requests, responses and errors, and every status."""
+
+from typing import Any
+
+from assay.schemas import AskResponse, ErrorResponse, Readiness, SearchResponse
+
+DESCRIPTION = """Agentic search over private document collections.
+
+Every response carries `x-request-id`: the client's own (letters, digits, `_.-`, at most 64) or a new one.
+Every error has one shape; `code` is stable, `field` and `allowed` name the input to blame and what it may be."""
+
+ROUTES = ("POST /v1/answers", "POST /v1/search", "GET /healthz", "GET /readyz", "GET /openapi.json")
+
+_REQUEST_ID = "req_01JB2Z0T6V9W8X7Y6Z5A4B3C2D"
+_ID_HEADER = {"x-request-id": {"description": "Names this request in the log.", "schema": {"type": "string"}}}
+_RETRY_HEADER = {"retry-after": {"description": "Seconds.", "schema": {"type": "string", "pattern": "^[0-9]+$"}}}
+
+_FILTERS = {
+    "and": [
+        {"field": "type", "op": "in", "value": ["Supply"]},
+        {"field": "effective_date", "op": ">=", "value": "2015-01-01"},
+    ]
+}
+_QUESTION = "Which supply agreements may be terminated on 30 days' notice?"
+
+ASK: Any = {
+    "question": {"summary": "Only the question", "value": {"question": _QUESTION}},
+    "stream": {"summary": "As Server-Sent Events", "value": {"question": _QUESTION, "stream": True}},
+    "full": {
+        "summary": "Filters, a budget, and the trace",
+        "value": {
+            "question": _QUESTION,
+            "mode": "agentic",
+            "buckets": ["contracts"],
+            "filters": _FILTERS,
+            "budget": {"rounds": 2, "deadline_s": 30},
+            "include": ["trace", "evidence"],
+        },
+    },
+}
+
+FIND: Any = {
+    "question": {"summary": "Only the question", "value": {"question": "termination on 30 days' notice"}},
+    "filtered": {
+        "summary": "Within one bucket, by words alone",
+        "value": {"question": "termination", "buckets": ["contracts"], "filters": _FILTERS, "legs": ["sparse"]},
+    },
+}
+
+_CITATION = {
+    "number": 1,
+    "slot": "E3",
+    "doc_id": "doc_7",
+    "chunk_id": 4711,
+    "bucket": "contracts",
+    "title": "Supply Agreement",
+    "uri": "contracts/supply-7.pdf",
+    "page": 5,
+    "heading": ["12 Term", "12.2 Termination"],
+    "span": [1042, 1106],
+    "quote": "Either party may terminate on thirty (30) days' written notice.",
+}
+_ANSWER = {
+    "id": "ans_01JB2Z0T6V9W8X7Y6Z5A4B3C2D",
+    "request_id": _REQUEST_ID,
+    "status": "answered",
+    "terminated_by": "answered",
+    "answer": {
+        "text": "Either party may terminate on thirty (30) days' written notice. [1]",
+        "sentences": [
+            {
+                "text": "Either party may terminate on thirty (30) days' written notice.",
+                "citations": [1],
+                "support": 0.91,
+            }
+        ],
+        "style": "extract",
+    },
+    "citations": [_CITATION],
+    "degraded": [{"stage": "reranker", "reason": "timeout after 8.0 s", "fallback": "fused order"}],
+    "index_version": "v42-9f3c1a",
+    "rounds": 2,
+    "usage": {"llm_calls": 5, "prompt_tokens": 4210, "cached_tokens": 2890, "completion_tokens": 143},
+    "timings_ms": {"retrieve": 61.0, "total": 9120.0},
+}
+_EVENTS = f"""id: 1
+event: status
+data: {{"request_id":"{_REQUEST_ID}","type":"status","state":"searching","round":1}}
+
+: ping
+
+id: 2
+event: answer
+data: {{"request_id":"{_REQUEST_ID}","type":"answer","delta":"Either party may terminate "}}
+
+"""
+
+
+def _error(code: str, message: str, field: str | None = None, allowed: tuple[str, ...] = ()) -> dict[str, Any]:
+    body = {"code": code, "message": message, "field": field, "allowed": list(allowed), "request_id": _REQUEST_ID}
+    return {"error": body}
+
+
+_ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
+    400: (
+        "Not valid JSON",
+        _error("malformed_body", 'The body is not valid JSON: Detected duplicate key "mode" at line 1 column 44.'),
+    ),
+    404: (
+        "No such bucket or document",
+        _error("unknown_bucket", "There is no bucket 'contrcats'.", "buckets[0]", ("contracts",)),
+    ),
+    408: ("The body did not arrive", _error("request_timeout", "The body did not arrive within 30 seconds.")),
+    413: ("The body is too large", _error("too_large", "The body must have at most 1000000 bytes.")),
+    415: (
+        "Not JSON",
+        _error("unsupported_media_type", "Send JSON in UTF-8, with the header 'content-type: application/json'."),
+    ),
+    422: (
+        "A value is not allowed",
+        _error(
+            "unknown_field",
+            "There is no field 'budget.round' in a request. Did you mean 'rounds'?",
+            "budget.round",
+            ("rounds", "tool_calls", "deadline_s", "answer_tokens"),
+        ),
+    ),
+    500: (
+        "A fault of the server",
+        _error("internal", "Something went wrong on the server's side; its log names this request_id."),
+    ),
+    502: ("A model's output could not be used", _error("bad_model_output", "The model's output could not be used.")),
+    503: (
+        "Overloaded, or a stage is not available",
+        _error("overloaded", "32 questions are in progress here already; try again in a moment."),
+    ),
+    504: ("A stage took too long", _error("stage_timeout", "A part of the search took too long.")),
+}
+
+
+def _responses(*statuses: int) -> dict[int | str, Any]:
+    return {
+        status: {
+            "model": ErrorResponse,
+            "description": _ERRORS[status][0],
+            "headers": _ID_HEADER,
+            "content": {"application/json": {"example": _ERRORS[status][1]}},
+        }
+        for status in statuses
+    }
+
+
+def _good(model: type, example: dict[str, Any], description: str) -> dict[str, Any]:
+    content = {"application/json": {"example": example}}
+    return {"model": model, "description": description, "headers": _ID_HEADER, "content": content}
+
+
+_BODY_STATUSES = (400, 404, 408, 413, 415, 422, 500, 502, 503, 504)
+
+_STREAMED = _good(AskResponse, _ANSWER, "The answer, or its events when `stream` is true")
+_STREAMED["content"]["text/event-stream"] = {"schema": {"type": "string"}, "example": _EVENTS}
+
+ANSWERS: dict[str, Any] = {
+    "operation_id": "ask",
+    "summary": "Ask a question",
+    "responses": {200: _STREAMED, **_responses(*_BODY_STATUSES)},
+}
+
+_HIT = {
+    **{key: _CITATION[key] for key in ("chunk_id", "doc_id", "bucket", "title", "uri", "page", "heading", "span")},
+    "score": 0.83,
+    "ranks": {"dense": 2, "sparse": 1},
+    "text": _CITATION["quote"],
+}
+_FOUND = {
+    "request_id": _REQUEST_ID,
+    "hits": [_HIT],
+    "explain": {"allowed_rows": 60, "total_rows": 4000, "methods": {"dense": "exact", "sparse": "index"}},
+    "index_version": "v42-9f3c1a",
+    "timings_ms": {"total": 44.0},
+}
+
+SEARCH: dict[str, Any] = {
+    "operation_id": "search",
+    "summary": "Search for passages",
+    "responses": {200: _good(SearchResponse, _FOUND, "The passages, best first"), **_responses(*_BODY_STATUSES)},
+}
+
+HEALTH: dict[str, Any] = {
+    "operation_id": "healthz",
+    "summary": "Is the process alive?",
+    "responses": {
+        200: {
+            "description": "Alive",
+            "headers": _ID_HEADER,
+            "content": {
+                "application/json": {
+                    "schema": {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]},
+                    "example": {"status": "ok"},
+                }
+            },
+        }
+    },
+}
+
+_READY = {"status": "ready", "stages": {"retriever": "ready", "reranker": "ready"}, "index_version": "v42-9f3c1a"}
+_NOT_READY = {"status": "unavailable", "stages": {"generator": "starting"}, "reasons": ["The generator is starting."]}
+
+READY: dict[str, Any] = {
+    "operation_id": "readyz",
+    "summary": "Can questions be answered?",
+    "responses": {
+        200: _good(Readiness, _READY, "Ready, or degraded with its reasons"),
+        503: _good(Readiness, _NOT_READY, "Not available, with the reasons"),
+        **_responses(500),
+    },
+}
+for _operation in (ANSWERS, SEARCH):
+    _operation["responses"][503]["headers"] = {**_ID_HEADER, **_RETRY_HEADER}

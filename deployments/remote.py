@@ -1,0 +1,176 @@
+"""Handles as ports: a stage in another replica looks like the local object. Ray's errors become ``assay.errors`` here.
+
+Values travel between stages, never responses: a chained response can deadlock by order, or blame the wrong replica.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.serve.exceptions import (
+    BackPressureError,
+    DeploymentUnavailableError,
+    RayServeException,
+    ReplicaUnavailableError,
+    RequestCancelledError,
+)
+from ray.serve.handle import DeploymentHandle
+
+from assay import schemas as s
+from assay import types as t
+from assay.errors import Overloaded, StageUnavailable
+from assay.events import Event
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[T]):
+    """What a stage's replica answers: the value, and the seconds that it took there; the rest of the wait was the hop."""
+
+    value: T
+    seconds: float
+
+
+async def reply(work: Awaitable[T]) -> Reply[T]:
+    start = time.perf_counter()
+    value = await work
+    return Reply(value, time.perf_counter() - start)
+
+
+@dataclass(slots=True)
+class Hops:
+    """Milliseconds that one question spent between replicas, summed over its calls."""
+
+    ms: list[float] = field(default_factory=list)
+
+
+HOPS: ContextVar[Hops | None] = ContextVar("hops", default=None)
+
+
+def translated(stage: str, error: BaseException) -> BaseException:
+    """The ``AssayError`` for what Ray raised. A fault of our own code in a replica stays what it is: a bug, not a fallback."""
+    if isinstance(error, RayTaskError):
+        return error.cause if isinstance(error.cause, BaseException) else error
+    if isinstance(error, BackPressureError):
+        return Overloaded(f"{stage} is at its queue limit; try again shortly.")
+    if isinstance(error, RequestCancelledError):
+        return asyncio.CancelledError()
+    if isinstance(
+        error, (RayActorError, DeploymentUnavailableError, ReplicaUnavailableError, RayServeException, RayError)
+    ):
+        return StageUnavailable(f"{stage} is not available: {type(error).__name__}")
+    return error
+
+
+class _Remote:
+    """Calls of one deployment. All unary calls are idempotent, so that one that met a dying replica is sent once more."""
+
+    def __init__(self, stage: str, handle: DeploymentHandle) -> None:
+        self._stage, self._handle = stage, handle
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        try:
+            return await self._once(method, *args)
+        except StageUnavailable:
+            return await self._once(method, *args)
+
+    async def _once(self, method: str, *args: Any) -> Any:
+        start = time.perf_counter()
+        response = getattr(self._handle, method).remote(*args)
+        try:
+            answer = await response
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except (RayError, RayServeException) as error:
+            raise translated(self._stage, error) from None
+        if (hops := HOPS.get()) is not None:
+            hops.ms.append(1000 * (time.perf_counter() - start - answer.seconds))
+        return answer.value
+
+    async def _stream(self, method: str, *args: Any) -> AsyncGenerator[Any]:
+        """Items as they come; closing it cancels the call in the replica."""
+        response = getattr(self._handle.options(stream=True), method).remote(*args)
+        done = False
+        try:
+            async for item in response:
+                yield item
+            done = True
+        except (RayError, RayServeException) as error:
+            done = True
+            raise translated(self._stage, error) from None
+        finally:
+            if not done:
+                response.cancel()
+
+    async def ready(self) -> str:
+        return str(await self._call("ready"))
+
+
+class RemoteLLM(_Remote):
+    async def complete(self, request: t.CompletionRequest) -> t.Completion:
+        return await self._call("complete", request)  # type: ignore[no-any-return]
+
+    def stream(self, request: t.CompletionRequest) -> AsyncGenerator[t.Delta]:
+        return self._stream("stream", request)
+
+    async def score(self, request: t.ScoreRequest) -> t.Scores:
+        return await self._call("score", request)  # type: ignore[no-any-return]
+
+
+class RemoteExpander(_Remote):
+    async def plan(self, request: t.PlanRequest) -> t.Plan:
+        return await self._call("plan", request)  # type: ignore[no-any-return]
+
+
+class RemoteRetriever(_Remote):
+    """``ports.Retriever`` and ``ports.Embedder``."""
+
+    async def search(self, query: t.SearchQuery) -> t.SearchResult:
+        return await self._call("search", query)  # type: ignore[no-any-return]
+
+    async def buckets(self) -> tuple[t.BucketInfo, ...]:
+        return await self._call("buckets")  # type: ignore[no-any-return]
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return await self._call("embed", tuple(texts))  # type: ignore[no-any-return]
+
+    async def index_state(self) -> tuple[str | None, tuple[str, ...]]:
+        """``index_version`` and what is wrong with it."""
+        return await self._call("index_state")  # type: ignore[no-any-return]
+
+
+class RemoteReranker(_Remote):
+    async def rerank(self, request: t.RerankRequest) -> t.Reranked:
+        return await self._call("rerank", request)  # type: ignore[no-any-return]
+
+    async def grade(self, request: t.GradeRequest) -> t.Grade:
+        return await self._call("grade", request)  # type: ignore[no-any-return]
+
+
+class RemoteGenerator(_Remote):
+    def generate(self, request: t.GenerateRequest) -> AsyncGenerator[t.GenerateEvent]:
+        return self._stream("generate", request)
+
+
+class RemoteDriver(_Remote):
+    """``ports.Driver``. A question is not idempotent in cost: it is never sent twice."""
+
+    def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[Event]:
+        return self._stream("stream", request, request_id)
+
+    async def ask(self, request: s.AskRequest, request_id: str) -> s.AskResponse:
+        return await self._once("ask", request, request_id)  # type: ignore[no-any-return]
+
+    async def search(self, request: s.SearchRequest, request_id: str) -> s.SearchResponse:
+        return await self._call("search", request, request_id)  # type: ignore[no-any-return]
+
+    async def readiness(self) -> s.Readiness:
+        return await self._call("readiness")  # type: ignore[no-any-return]

@@ -1,0 +1,28 @@
+"""The Reranker deployment: the evaluating engine orders passages, and measured features grade the evidence."""
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from assay.config import RerankerConfig
+from assay.grade import FeatureGrader
+from assay.rerank import LikelihoodReranker
+from assay.tokens import ModelTokenizer
+from assay.types import Grade, GradeRequest, Reranked, RerankRequest
+from deployments.remote import RemoteLLM, Reply, reply
+
+
+@serve.deployment(max_ongoing_requests=64)
+class Reranker:
+    def __init__(self, config: RerankerConfig, engine: DeploymentHandle, model: str) -> None:
+        self._llm = RemoteLLM(config.engine, engine)
+        self._reranker = LikelihoodReranker(self._llm, ModelTokenizer(model), config)
+        self._grader = FeatureGrader(config.grade)
+
+    async def rerank(self, request: RerankRequest) -> Reply[Reranked]:
+        return await reply(self._reranker.rerank(request))
+
+    async def grade(self, request: GradeRequest) -> Reply[Grade]:
+        return await reply(self._grader.grade(request))
+
+    async def ready(self) -> Reply[str]:
+        return await reply(self._llm.ready())

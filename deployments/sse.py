@@ -1,0 +1,140 @@
+"""One question on one connection: its events as Server-Sent Events, or its last one as JSON.
+
+Admission comes first, errors are plain responses until the first byte, and the question ends when its client goes.
+The framing is our own three lines, because the wire must carry U+2028 and U+0085 inside a line as they are
+(``fastapi.sse.format_sse_event`` splits ``data`` at them), and because importing sse-starlette patches uvicorn.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, TypeVar
+
+from fastapi import Response
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from assay.errors import Overloaded
+from assay.events import CompletedEvent, ErrorEvent, Event
+from deployments.problems import response_of
+
+T = TypeVar("T")
+Events = AsyncGenerator[Event, None]
+
+SEND_TIMEOUT_S = 60  # a reader that takes nothing for so long is gone, and must not hold a slot
+
+SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+class Slots:
+    """Admission: at most ``limit`` at once, and the next one is refused, not queued."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        self._limit, self._what, self._taken = limit, what, 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        if self._taken >= self._limit:
+            raise Overloaded(f"{self._limit} {self._what} are in progress here already; try again in a moment.")
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Awaits ``work``; when the client goes first, cancels it, awaits its end and raises ClientDisconnect."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class QuestionResponse(Response):
+    """Runs one question while its client listens. Everything of it (slot, driver's stream, heartbeat) lives inside
+    ``__call__``, in one task, so that nothing is left behind however it ends.
+
+    ``events`` must yield at least one event, end with exactly one CompletedEvent or ErrorEvent, and never raise."""
+
+    def __init__(self, events: Callable[[], Events], slots: Slots, stream: bool, heartbeat_s: float) -> None:
+        super().__init__()
+        self._events, self._slots, self._stream, self._heartbeat_s = events, slots, stream, heartbeat_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._slots.one():
+            await while_connected(receive, self._run(scope, receive, send))
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events()) as events:
+            event = await anext(events)  # before any header: an error here still has its status
+            if self._stream and not isinstance(event, ErrorEvent):
+                await send_events(event, events, send, self._heartbeat_s)
+                return
+            async for later in events:
+                event = later
+        await _last(event)(scope, receive, send)
+
+
+def _last(event: Event) -> Response:
+    if isinstance(event, ErrorEvent):
+        return response_of(event.error)
+    assert isinstance(event, CompletedEvent)
+    return Response(event.response.model_dump_json(by_alias=True), media_type="application/json")
+
+
+async def send_events(first: Event, rest: Events, send: Send, heartbeat_s: float) -> None:
+    """The open line. Pulls the next event only when the last one is taken, so a slow reader holds back the source."""
+    line = _Line(send)
+    await line.open()
+    beat = asyncio.create_task(line.beat(heartbeat_s))
+    try:
+        await line.event(first)
+        async for event in rest:
+            await line.event(event)
+    finally:
+        beat.cancel()
+        await asyncio.gather(beat, return_exceptions=True)
+    await line.close()
+
+
+class _Line:
+    """Writes whole frames, one at a time, each within ``SEND_TIMEOUT_S``."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._lock, self._id = send, asyncio.Lock(), 0
+
+    async def open(self) -> None:
+        headers = {"content-type": "text/event-stream; charset=utf-8", **SSE_HEADERS}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def event(self, event: Event) -> None:
+        self._id += 1
+        await self._write(f"id: {self._id}\nevent: {event.type}\ndata: {event.model_dump_json(by_alias=True)}\n\n")
+
+    async def beat(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            await self._write(": ping\n\n")
+
+    async def close(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, frame: str) -> None:
+        try:
+            async with self._lock, asyncio.timeout(SEND_TIMEOUT_S):
+                await self._send({"type": "http.response.body", "body": frame.encode(), "more_body": True})
+        except TimeoutError:
+            raise ClientDisconnect from None

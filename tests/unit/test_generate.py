@@ -1,0 +1,112 @@
+"""The generator's two styles: verbatim sentences chosen by two measures, and prose that cites only its slots."""
+
+import re
+
+import pytest
+
+from assay.config import GeneratorConfig
+from assay.errors import BadModelOutput, StageUnavailable
+from assay.generate import NOT_FOUND, ExtractGenerator, ProseGenerator, candidates, prose_regex
+from assay.types import CompletionRequest, Evidence, GenerateEvent, GenerateRequest, Hit
+from tests.fakes import BagEmbedder, ScriptedLLM, WordTokenizer, chunk
+
+pytestmark = pytest.mark.anyio
+
+
+def evidence(*texts: str) -> tuple[Evidence, ...]:
+    return tuple(Evidence(f"E{n}", Hit(chunk(n, text), 1.0), 1.0, 1) for n, text in enumerate(texts, 1))
+
+
+TIDES = "# Tides\n\nThe gravity of the Moon causes the ocean tides. Sailors have known this for a long time."
+SUN = "The Sun is a star made of hot plasma. Its light needs eight minutes to reach us."
+
+
+def request(*texts: str, style: str = "extract", tokens: int = 100) -> GenerateRequest:
+    return GenerateRequest("What causes the ocean tides?", evidence(*texts), style, tokens)  # type: ignore[arg-type]
+
+
+async def drain(generator: ExtractGenerator | ProseGenerator, asked: GenerateRequest) -> list[GenerateEvent]:
+    return [event async for event in generator.generate(asked)]
+
+
+def extract(llm: ScriptedLLM, **config: int) -> ExtractGenerator:
+    return ExtractGenerator(llm, BagEmbedder(), WordTokenizer(), GeneratorConfig(**config))
+
+
+async def test_extract_gives_the_best_sentence_first_and_verbatim() -> None:
+    events = await drain(extract(ScriptedLLM()), request(SUN, TIDES))
+    draft = events[0].draft
+    assert draft is not None
+    assert (draft.text, draft.slots) == ("The gravity of the Moon causes the ocean tides.", ("E2",))
+    assert draft.quote_span is not None and TIDES[slice(*draft.quote_span)] == draft.text
+    assert events[-1].usage is not None and events[-1].usage.llm_calls == 1
+
+
+async def test_extract_scores_at_most_its_candidates_and_gives_at_most_its_sentences() -> None:
+    llm = ScriptedLLM()
+    text = " ".join(f"The ocean tides number {n} cause something here." for n in range(20))
+    events = await drain(extract(llm, candidates=5, sentences=2), request(text))
+    assert len(llm.history[0].items) == 5  # type: ignore[union-attr]
+    assert sum(event.draft is not None for event in events) <= 2
+
+
+async def test_extract_holds_the_answer_to_its_tokens_but_never_to_nothing() -> None:
+    events = await drain(extract(ScriptedLLM()), request(TIDES, SUN, tokens=1))
+    assert sum(event.draft is not None for event in events) == 1
+
+
+async def test_extract_without_its_model_says_so_and_goes_on() -> None:
+    llm = ScriptedLLM()
+    llm.score_fault = StageUnavailable("small is not available")
+    events = await drain(extract(llm), request(TIDES))
+    assert events[0].degraded is not None and events[0].degraded.fallback == "similarity alone"
+    assert events[1].draft is not None
+
+
+async def test_extract_without_a_quotable_sentence_is_a_fault() -> None:
+    with pytest.raises(BadModelOutput):
+        await drain(extract(ScriptedLLM()), request("x"))
+
+
+def test_a_sentence_that_stands_twice_is_one_candidate() -> None:
+    assert [c.slot for c in candidates(evidence(SUN, SUN))] == ["E1", "E1"]
+
+
+async def test_prose_gives_sentences_as_they_end() -> None:
+    llm = ScriptedLLM("The Moon's gravity causes the tides [E1]. The Sun helps a little too [E1] [E2].")
+    events = await drain(ProseGenerator(llm, WordTokenizer(), GeneratorConfig()), request(TIDES, SUN, style="prose"))
+    drafts = [event.draft for event in events if event.draft]
+    assert [d.slots for d in drafts] == [("E1",), ("E1", "E2")]
+    assert drafts[0].text == "The Moon's gravity causes the tides."
+    asked = llm.history[0]
+    assert isinstance(asked, CompletionRequest) and asked.regex is not None
+    assert re.fullmatch(asked.regex, "The Moon's gravity causes the tides [E1].")
+
+
+async def test_prose_that_finds_nothing_drafts_nothing() -> None:
+    generator = ProseGenerator(ScriptedLLM(NOT_FOUND), WordTokenizer(), GeneratorConfig())
+    events = await drain(generator, request(TIDES, style="prose"))
+    assert not any(event.draft for event in events)
+
+
+@pytest.mark.parametrize(
+    ("text", "admitted"),
+    [
+        ("The Moon causes the tides [E1].", True),
+        ("The Moon causes the tides [E1] [E2]. And so does the Sun [E2].", True),
+        (NOT_FOUND, True),
+        ("The Moon causes the tides [E3].", False),
+        ("The Moon causes the tides.", False),
+        ("The Moon [9] causes the tides [E1].", False),
+    ],
+)
+def test_the_grammar_admits_only_the_slots_present(text: str, admitted: bool) -> None:
+    assert bool(re.fullmatch(prose_regex(("E1", "E2"), 3), text)) is admitted
+
+
+async def test_prose_shows_the_model_only_what_fits() -> None:
+    llm = ScriptedLLM(NOT_FOUND)
+    config = GeneratorConfig(evidence_tokens=64)
+    await drain(ProseGenerator(llm, WordTokenizer(), config), request("word " * 200, SUN, style="prose"))
+    shown = llm.history[0].messages[-1].content  # type: ignore[union-attr]
+    assert WordTokenizer().count(shown) < 80 and "[E2]" not in shown

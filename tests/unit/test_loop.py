@@ -1,0 +1,330 @@
+"""The loop: it always ends with one named end, progresses or stops, and names every fallback."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from assay import loop
+from assay.budget import Budget
+from assay.config import AppConfig, GradeConfig, LoopConfig, RerankerConfig
+from assay.errors import AssayError, InvalidRequest, StageUnavailable, UnknownBucket
+from assay.events import AnswerEvent, CompletedEvent, DegradedEvent, ErrorEvent, Event, ToolCallStart
+from assay.expand import LLMExpander
+from assay.generate import ExtractGenerator
+from assay.grade import FeatureGrader
+from assay.rerank import LikelihoodReranker
+from assay.run import Stages
+from assay.schemas import AskBudget, AskRequest, AskResponse, Predicate
+from assay.types import (
+    Explain,
+    GenerateEvent,
+    GenerateRequest,
+    Grade,
+    GradeRequest,
+    Plan,
+    PlanRequest,
+    Reranked,
+    RerankRequest,
+    SearchQuery,
+    SearchResult,
+)
+from tests.fakes import BagEmbedder, ListRetriever, ScriptedLLM, WordTokenizer, chunk
+
+pytestmark = pytest.mark.anyio
+
+MOON = chunk(1, "The Moon orbits the Earth. Its gravity causes the ocean tides on Earth every day.", "Moon")
+MARS = chunk(2, "Mars has two small moons. They are called Phobos and Deimos by astronomers.", "Mars")
+SUN = chunk(3, "The Sun is a star of plasma. Its light takes eight minutes to reach the Earth.", "Sun")
+PLAN = '{"variants": ["tides cause Moon gravity", "ocean tides reason"]}'
+QUESTION = "What causes the ocean tides on Earth?"
+
+
+class Judge:
+    """A reranker whose grades are scripted; it ranks as the real one does."""
+
+    def __init__(self, llm: ScriptedLLM, *grades: Grade | AssayError) -> None:
+        self._reranker = LikelihoodReranker(llm, WordTokenizer(), RerankerConfig())
+        self._grader = FeatureGrader(GradeConfig())
+        self.grades = list(grades)
+        self.rerank_fault: AssayError | None = None
+        self.hang = False
+
+    async def rerank(self, request: RerankRequest) -> Reranked:
+        if self.hang:
+            await asyncio.Event().wait()
+        if self.rerank_fault:
+            raise self.rerank_fault
+        return await self._reranker.rerank(request)
+
+    async def grade(self, request: GradeRequest) -> Grade:
+        if not self.grades:
+            return await self._grader.grade(request)
+        said = self.grades.pop(0) if len(self.grades) > 1 else self.grades[0]
+        if isinstance(said, AssayError):
+            raise said
+        return said
+
+
+class Bench:
+    """A graph of scripted parts."""
+
+    def __init__(self, *grades: Grade | AssayError, plan: Any = PLAN, chunks: tuple[Any, ...] = (MOON, MARS, SUN)) -> None:
+        self.llm = ScriptedLLM(plan)
+        self.config = AppConfig(loop=LoopConfig(deadline_s=30, reserve_s=1))
+        self.retriever = ListRetriever(*chunks)
+        self.judge = Judge(self.llm, *grades)
+        self.generator: Any = ExtractGenerator(self.llm, BagEmbedder(), WordTokenizer(), self.config.generator)
+        self.expander: Any = LLMExpander(self.llm, self.config.expander)
+
+    def stream(self, request: AskRequest, budget: Budget | None = None) -> AsyncGenerator[Event]:
+        stages = Stages(self.expander, self.retriever, self.judge, self.generator)
+        return loop.answer(request, stages, self.config, "req_test", budget)
+
+    async def events(self, question: str = QUESTION, budget: Budget | None = None, **fields: Any) -> list[Event]:
+        return [event async for event in self.stream(AskRequest(question=question, **fields), budget)]
+
+    async def ask(self, question: str = QUESTION, budget: Budget | None = None, **fields: Any) -> AskResponse:
+        last = (await self.events(question, budget, **fields))[-1]
+        assert isinstance(last, CompletedEvent)
+        return last.response
+
+
+def more(follow_up: str | None) -> Grade:
+    return Grade(p_enough=0.4, p_more=0.55, p_clarify=0.05, features={}, follow_up=follow_up)
+
+
+ENOUGH = Grade(p_enough=0.9, p_more=0.08, p_clarify=0.02, features={})
+
+
+async def test_an_answer_is_made_of_verified_verbatim_sentences() -> None:
+    response = await Bench(ENOUGH).ask(include=["trace", "evidence", "tool_calls"])
+    assert (response.status, response.terminated_by, response.rounds) == ("answered", "answered", 1)
+    assert response.answer is not None and "tides" in response.answer.text
+    assert response.citations
+    for citation in response.citations:
+        passage = {c.id: c for c in (MOON, MARS, SUN)}[citation.chunk_id]
+        start, end = (offset - passage.start for offset in citation.span)
+        assert passage.text[start:end] == citation.quote
+    assert response.degraded == []
+    assert response.evidence is not None and response.trace is not None and response.tool_calls is not None
+    assert response.usage.llm_calls == 3
+
+
+async def test_what_was_streamed_is_the_answer() -> None:
+    events = await Bench(ENOUGH).events()
+    streamed = "".join(event.delta for event in events if isinstance(event, AnswerEvent))
+    last = events[-1]
+    assert isinstance(last, CompletedEvent) and last.response.answer is not None
+    assert streamed == last.response.answer.text
+    assert {event.request_id for event in events} == {"req_test"}
+    assert sum(isinstance(event, (CompletedEvent, ErrorEvent)) for event in events) == 1
+
+
+async def test_variants_are_searched_beside_the_question_and_repeats_are_dropped() -> None:
+    bench = Bench(ENOUGH, plan='{"variants": ["ocean EARTH tides, causes?", "why is the ocean rising"]}')
+    await bench.ask()
+    assert bench.retriever.history[-1].queries == (QUESTION, "why is the ocean rising")
+
+
+async def test_without_variants_the_first_hop_is_used_as_it_is() -> None:
+    bench = Bench(ENOUGH)
+    await bench.ask(options={"expand": False})
+    assert len(bench.retriever.history) == 1
+
+
+@pytest.mark.parametrize("follow_up", [QUESTION.upper(), "tides? Earth -- OCEAN   causes", "earth ocean the cause of tides"])
+async def test_a_query_in_other_words_order_or_case_is_never_run_again(follow_up: str) -> None:
+    bench = Bench(more(follow_up), plan='{"variants": []}')
+    response = await bench.ask()
+    assert (response.rounds, response.terminated_by) == (1, "answered")
+
+
+async def test_a_round_without_new_evidence_ends_the_search() -> None:
+    response = await Bench(more("gravity of the Moon and the tides")).ask()
+    assert (response.rounds, response.status) == (2, "answered")
+
+
+async def test_the_last_round_forces_an_answer() -> None:
+    def plenty(n: int) -> Any:
+        return chunk(n, f"Fact number{n} about the ocean tides and word{n} is written here.", f"Fact {n}")
+
+    bench = Bench(more("word7 fact"), more("word8 fact"), more("word9 fact"), chunks=tuple(map(plenty, range(1, 10))))
+    bench.config = bench.config.model_copy(update={"loop": LoopConfig(rounds=2, evidence=2)})
+    response = await bench.ask()
+    assert (response.rounds, response.terminated_by, response.status) == (2, "rounds", "answered")
+    assert response.answer is not None and response.answer.sentences
+
+
+async def test_the_tool_budget_ends_the_search() -> None:
+    response = await Bench(more("Mars moons Phobos")).ask("ocean", budget=Budget(3, 1, 30, 400, 1))
+    assert (response.rounds, response.terminated_by) == (1, "tool_budget")
+
+
+async def test_weak_evidence_gives_a_plain_statement_of_what_was_searched() -> None:
+    weak = Grade(p_enough=0.05, p_more=0.9, p_clarify=0.05, features={}, follow_up=None)
+    response = await Bench(weak).ask("Who painted the ocean ceiling of the Sistine Chapel?")
+    assert (response.status, response.terminated_by, response.citations) == ("no_evidence", "no_evidence", [])
+    assert response.answer is not None and response.answer.style == "statement"
+    assert "Sistine" in response.answer.text and "3 passages" in response.answer.text
+
+
+async def test_no_hits_at_all_says_so() -> None:
+    response = await Bench(plan='{"variants": []}').ask("zzqq?")
+    assert (response.status, response.rounds) == ("no_evidence", 1)
+
+
+async def test_a_filter_that_empties_the_result_is_named() -> None:
+    bench = Bench()
+    blocking = Predicate(field="page", op=">", value=900)
+    bench.retriever.chunks = ()
+    bench.retriever.explain = Explain(0, 3, {}, blocking, 3)
+    response = await bench.ask(filters={"field": "page", "op": ">", "value": 900})
+    assert (response.status, response.terminated_by) == ("clarify", "clarify")
+    assert response.clarification is not None
+    assert response.clarification.type == "no_results" and response.clarification.count_without == 3
+    assert "page > 900" in response.clarification.message
+
+
+async def test_a_question_that_names_nothing_asks_back() -> None:
+    unclear = Grade(p_enough=0.2, p_more=0.2, p_clarify=0.6, features={})
+    response = await Bench(unclear).ask("ocean")
+    assert response.status == "clarify" and response.clarification is not None
+    assert response.clarification.type == "ambiguous" and response.answer is None
+
+
+# ---- degradation ----------------------------------------------------------------------------------------------------
+
+
+def stages_of(response: AskResponse) -> list[str]:
+    return [d.stage for d in response.degraded]
+
+
+@pytest.mark.parametrize("said", [StageUnavailable("expander is not available"), "no json", "word " * 100])
+async def test_a_bad_plan_leaves_the_question_alone(said: Any) -> None:
+    bench = Bench(ENOUGH, plan=said)
+    response = await bench.ask()
+    assert response.status == "answered" and stages_of(response) == ["expander"]
+    assert bench.retriever.history[-1].queries == (QUESTION,)
+
+
+async def test_a_hung_reranker_leaves_the_fused_order() -> None:
+    bench = Bench(ENOUGH)
+    bench.judge.hang = True
+    bench.config = bench.config.model_copy(update={"reranker": RerankerConfig(timeout_s=0.01)})
+    response = await bench.ask()
+    assert response.status == "answered" and stages_of(response) == ["reranker"]
+    assert "timeout" in response.degraded[0].reason and response.degraded[0].fallback.startswith("fused order")
+
+
+async def test_a_failed_grade_counts_as_enough_and_says_so() -> None:
+    response = await Bench(StageUnavailable("reranker is not available")).ask()
+    assert response.status == "answered" and stages_of(response) == ["reranker"]
+
+
+async def test_a_dead_engine_still_quotes_the_top_passage() -> None:
+    fault = StageUnavailable("small is not available")
+    bench = Bench(ENOUGH, plan=fault)
+    bench.llm.score_fault = bench.judge.rerank_fault = fault
+
+    async def dead(request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
+        raise fault
+        yield GenerateEvent()
+
+    bench.generator = type("Dead", (), {"generate": staticmethod(dead)})()
+    events = await bench.events()
+    last = events[-1]
+    assert isinstance(last, CompletedEvent)
+    response = last.response
+    assert stages_of(response) == ["expander", "reranker", "generator"]
+    assert sum(isinstance(event, DegradedEvent) for event in events) == 3
+    assert response.citations and response.citations[0].quote in MOON.text
+
+
+async def test_a_generator_without_its_model_goes_on_by_similarity() -> None:
+    bench = Bench(ENOUGH)
+    bench.llm.score_fault = StageUnavailable("small is not available")
+    response = await bench.ask(options={"rerank": False})
+    assert stages_of(response) == ["generator"] and response.citations
+
+
+async def test_the_first_search_failing_is_an_error_and_a_later_one_a_fallback() -> None:
+    bench = Bench(more("Phobos Mars"))
+    bench.retriever.faults.extend([None, StageUnavailable("down"), StageUnavailable("down")])
+    last = (await bench.events())[-1]
+    assert isinstance(last, ErrorEvent) and last.error.code == "stage_unavailable"
+
+    bench = Bench(more("Phobos Mars"), chunks=(MOON, MARS))
+    bench.retriever.faults.extend([None, None, StageUnavailable("down")])
+    response = await bench.ask(QUESTION)
+    assert response.status == "answered" and stages_of(response) == ["retriever"]
+
+
+async def test_past_the_deadline_the_result_is_partial() -> None:
+    now = 0.0
+    bench = Bench(ENOUGH)
+    budget = Budget(3, 6, 30, 400, 5, clock=lambda: now)
+
+    class Slow:
+        async def plan(self, request: PlanRequest) -> Plan:
+            nonlocal now
+            now = 26.0
+            return Plan(query=request.question)
+
+    bench.expander = Slow()
+    response = await bench.ask(budget=budget)
+    assert (response.status, response.terminated_by, response.rounds) == ("partial", "deadline", 0)
+    assert response.answer is not None and "deadline" in response.answer.text
+
+
+# ---- bad requests, and cancelling -----------------------------------------------------------------------------------
+
+
+async def test_a_budget_over_its_bound_is_refused_before_the_first_event() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        async for _ in Bench().stream(AskRequest(question=QUESTION, budget=AskBudget(rounds=50))):
+            pass
+    assert caught.value.field == "budget.rounds"
+
+
+async def test_an_unknown_bucket_is_refused_before_the_first_event() -> None:
+    bench = Bench()
+    bench.retriever.faults.append(UnknownBucket("No bucket 'contrcats'.", "buckets", ("contracts",)))
+    with pytest.raises(UnknownBucket):
+        await bench.events(buckets=["contrcats"])
+
+
+async def test_closing_the_stream_cancels_what_runs() -> None:
+    cancelled = asyncio.Event()
+
+    class Hung:
+        async def plan(self, request: PlanRequest) -> Plan:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+            raise AssertionError
+
+    bench = Bench()
+    bench.expander = Hung()
+    stream = bench.stream(AskRequest(question=QUESTION))
+    await anext(stream)
+    await stream.aclose()
+    assert cancelled.is_set()
+
+
+async def test_the_search_is_announced_before_it_runs() -> None:
+    order: list[str] = []
+
+    class Watched(ListRetriever):
+        async def search(self, query: SearchQuery) -> SearchResult:
+            order.append("ran")
+            return await super().search(query)
+
+    bench = Bench(ENOUGH)
+    bench.retriever = Watched(MOON)
+    async for event in bench.stream(AskRequest(question=QUESTION)):
+        if isinstance(event, ToolCallStart):
+            order.append("announced")
+    assert order[-2:] == ["announced", "ran"]

@@ -1,0 +1,155 @@
+"""Expander, reranker and grader, each over a scripted model."""
+
+import json
+import math
+
+import pytest
+
+from assay.config import ExpanderConfig, GradeConfig, RerankerConfig
+from assay.errors import BadModelOutput, SetupError
+from assay.expand import LLMExpander, distinct, plan_schema
+from assay.grade import FeatureGrader, features, follow_up, uncovered
+from assay.rerank import LikelihoodReranker, blend
+from assay.templates import Prompt
+from assay.types import CompletionRequest, Evidence, GradeRequest, Hit, Message, PlanRequest, RerankRequest
+from tests.fakes import ScriptedLLM, WordTokenizer, chunk
+
+pytestmark = pytest.mark.anyio
+QUESTION = "What causes the ocean tides?"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "kept"),
+    [
+        ("reason for ocean tides", True),
+        ("OCEAN tides: causes", False),
+        ("the tides of the ocean, what causes them", False),
+        ("refund policy", False),
+        ("", False),
+    ],
+)
+def test_a_variant_must_be_new_and_on_topic(candidate: str, kept: bool) -> None:
+    assert bool(distinct(QUESTION, [candidate])) is kept
+
+
+def test_variants_differ_from_each_other() -> None:
+    assert distinct(QUESTION, ["why ocean tides rise", "Ocean tides rise, why?"]) == ("why ocean tides rise",)
+
+
+async def test_the_plan_is_bound_by_a_schema_with_bounded_strings() -> None:
+    llm = ScriptedLLM('{"variants": ["why ocean tides rise"]}')
+    plan = await LLMExpander(llm, ExpanderConfig(variants=1)).plan(PlanRequest(QUESTION, variants=1))
+    assert (plan.query, plan.variants, plan.usage.llm_calls) == (QUESTION, ("why ocean tides rise",), 1)
+    asked = llm.history[0]
+    assert isinstance(asked, CompletionRequest) and asked.json_schema
+    schema = json.loads(asked.json_schema)
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["variants"]["items"]["maxLength"] <= 200
+    assert "query" not in schema["properties"]
+
+
+async def test_with_history_the_question_is_rewritten_to_stand_alone() -> None:
+    llm = ScriptedLLM('{"query": "When do ocean tides rise?", "variants": ["ocean tides times"]}')
+    history = (Message("user", QUESTION), Message("assistant", "The Moon."))
+    plan = await LLMExpander(llm, ExpanderConfig()).plan(PlanRequest("When do they rise?", history))
+    assert plan.query == "When do ocean tides rise?"
+    assert "query" in json.loads(plan_schema(2, True))["properties"]
+
+
+@pytest.mark.parametrize("said", ['{"variants": "x"}', "no json", '{"variants": ["x"], "more": 1}'])
+async def test_a_plan_out_of_schema_is_a_fault(said: str) -> None:
+    with pytest.raises(BadModelOutput):
+        await LLMExpander(ScriptedLLM(said), ExpanderConfig()).plan(PlanRequest(QUESTION))
+
+
+async def test_a_plan_cut_off_is_a_fault_and_not_asked_for_again() -> None:
+    llm = ScriptedLLM("word " * 100)
+    with pytest.raises(BadModelOutput, match="max_tokens"):
+        await LLMExpander(llm, ExpanderConfig()).plan(PlanRequest(QUESTION))
+    assert len(llm.history) == 1
+
+
+HITS = tuple(
+    Hit(chunk(n, text), score, {"dense": n}, 0.5)
+    for n, (text, score) in enumerate(
+        [("Stars burn hydrogen.", 0.9), ("The Moon causes ocean tides.", 0.8), ("Fish swim in the ocean.", 0.7)], 1
+    )
+)
+
+
+async def test_rerank_orders_by_likelihood_and_keeps_the_gain() -> None:
+    llm = ScriptedLLM()
+    done = await LikelihoodReranker(llm, WordTokenizer(), RerankerConfig()).rerank(RerankRequest(QUESTION, HITS, 2))
+    assert [r.hit.chunk.id for r in done.ranked] == [2, 1]
+    assert done.ranked[0].gain is not None and done.ranked[0].gain > 0
+    assert len(llm.history) == 1, "one batch for all passages"
+
+
+async def test_hits_beyond_the_candidates_follow_in_fused_order() -> None:
+    config = RerankerConfig(candidates=1)
+    done = await LikelihoodReranker(ScriptedLLM(), WordTokenizer(), config).rerank(RerankRequest(QUESTION, HITS, 10))
+    assert [r.hit.chunk.id for r in done.ranked] == [1, 2, 3]
+    assert [r.gain is None for r in done.ranked] == [False, True, True]
+    assert done.ranked[0].score > done.ranked[1].score > done.ranked[2].score
+
+
+async def test_one_bad_passage_keeps_its_fused_score_and_is_counted() -> None:
+    from assay.types import ItemScore, ScoreRequest, Scores
+
+    class OneFault(ScriptedLLM):
+        async def score(self, request: ScoreRequest) -> Scores:
+            scores = await super().score(request)
+            return Scores((*scores.items[:-1], ItemScore(math.nan, 0, "too long")), scores.usage)
+
+    done = await LikelihoodReranker(OneFault(), WordTokenizer(), RerankerConfig()).rerank(RerankRequest(QUESTION, HITS, 10))
+    assert done.faults == 1 and {r.hit.chunk.id for r in done.ranked} == {1, 2, 3}
+    assert all(math.isfinite(r.score) for r in done.ranked)
+
+
+async def test_no_passage_scored_is_a_fault() -> None:
+    with pytest.raises(BadModelOutput):
+        await LikelihoodReranker(ScriptedLLM(), WordTokenizer(), RerankerConfig()).rerank(RerankRequest("?", HITS, 10))
+
+
+def test_blend_ignores_what_is_unknown() -> None:
+    assert blend([1, 2, 3], [math.nan, math.nan, math.nan], 0.5).argmax() == 2
+    assert blend([1, 1, 1], [3, 2, 1], 0.5).argmax() == 0
+
+
+def found(*texts: str, gain: float | None = 0.8) -> tuple[Evidence, ...]:
+    return tuple(Evidence(f"E{n}", Hit(chunk(n, t), 1.0, {}, 0.6), 1.0, 1, gain) for n, t in enumerate(texts, 1))
+
+
+async def test_grades_are_probabilities_that_rise_with_coverage() -> None:
+    grader = FeatureGrader(GradeConfig())
+    good = await grader.grade(GradeRequest(QUESTION, found("The Moon causes ocean tides.")))
+    bad = await grader.grade(GradeRequest(QUESTION, found("Stars burn hydrogen.", gain=-0.5)))
+    for grade in (good, bad):
+        assert grade.p_enough + grade.p_more + grade.p_clarify == pytest.approx(1)
+    assert good.p_enough > bad.p_enough
+    assert set(bad.missing) == {"causes", "ocean", "tides"}
+
+
+async def test_no_evidence_is_never_enough() -> None:
+    assert (await FeatureGrader(GradeConfig()).grade(GradeRequest(QUESTION, ()))).p_enough == 0
+
+
+async def test_a_question_without_content_asks_back() -> None:
+    grade = await FeatureGrader(GradeConfig()).grade(GradeRequest("What about it?", found("x", gain=-2.0)))
+    assert grade.p_clarify > grade.p_more
+
+
+def test_an_unmeasured_feature_is_absent_not_zero() -> None:
+    assert "likelihood_gain" not in features(QUESTION, found("ocean", gain=None))
+
+
+def test_the_follow_up_asks_for_what_is_missing() -> None:
+    evidence = found("The ocean is deep.")
+    missing = uncovered("What causes the ocean tides on Mars?", evidence)
+    query = follow_up("What causes the ocean tides on Mars?", evidence, missing)
+    assert query is not None and "tides" in query and "Mars" in query and "ocean" not in query
+
+
+def test_a_template_is_checked_when_it_is_loaded() -> None:
+    with pytest.raises(SetupError, match="count"):
+        Prompt("plan", "question")

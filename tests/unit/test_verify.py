@@ -1,0 +1,85 @@
+"""Citations: every odd form is read, none is invented, and the quoted span stands in the passage."""
+
+import pytest
+
+from assay.types import Draft, Evidence, Hit
+from assay.verify import Verifier, coverage, read_markers
+from tests.fakes import chunk
+
+SLOTS = ("E1", "E2", "E3", "E4", "E5")
+
+
+@pytest.mark.parametrize(
+    ("text", "slots", "unknown"),
+    [
+        ("So it is [1].", ("E1",), 0),
+        ("So it is [E2].", ("E2",), 0),
+        ("So it is [1, 2].", ("E1", "E2"), 0),
+        ("So it is [1-3].", ("E1", "E2", "E3"), 0),
+        ("So it is [E1-E3].", ("E1", "E2", "E3"), 0),
+        ("So it is [1][2].", ("E1", "E2"), 0),
+        ("So it is [[3]].", ("E3",), 0),
+        ("So it is [ 4 ].", ("E4",), 0),
+        ("So it is 【5】.", ("E5",), 0),
+        ("So it is [12].", (), 1),
+        ("So it is [4-7].", ("E4", "E5"), 2),
+    ],
+)
+def test_markers_of_every_form_are_read(text: str, slots: tuple[str, ...], unknown: int) -> None:
+    assert read_markers(text, SLOTS) == ("So it is.", slots, unknown)
+
+
+def test_code_is_left_alone() -> None:
+    text = "Use `a[1]` and ```\nb[2]\n``` here [3]."
+    assert read_markers(text, SLOTS) == ("Use `a[1]` and ```\nb[2]\n``` here.", ("E3",), 0)
+
+
+def evidence(*texts: str) -> list[Evidence]:
+    return [
+        Evidence(f"E{n}", Hit(chunk(n, text, page=n), 1.0), 1.0, 1) for n, text in enumerate(texts, 1)
+    ]
+
+
+TIDES = "Preface here. The gravity of the Moon causes ocean tides. They rise twice a day."
+LIGHT = "Light from the Sun takes eight minutes to reach us."
+
+
+def test_a_verbatim_quote_is_fully_supported_and_resolves_to_its_span() -> None:
+    start = TIDES.index("The gravity")
+    end = TIDES.index(" They")
+    verified = Verifier(evidence(TIDES), 0.5).verify(Draft(TIDES[start:end], ("E1",), (start, end)))
+    assert verified is not None and verified.support == 1.0
+    (citation,) = verified.citations
+    assert (citation.quote, citation.span, citation.page) == (TIDES[start:end], (100 + start, 100 + end), 1)
+
+
+def test_a_claimed_quote_that_is_not_in_its_passage_is_held_to_its_words() -> None:
+    assert Verifier(evidence(TIDES), 0.5).verify(Draft("Purple elephants dance nightly", ("E1",), (0, 10))) is None
+
+
+def test_a_wrong_citation_is_moved_to_the_passage_that_supports_it() -> None:
+    verified = Verifier(evidence(TIDES, LIGHT), 0.5).verify(Draft("Light from the Sun takes eight minutes.", ("E1",)))
+    assert verified is not None
+    assert [c.slot for c in verified.citations] == ["E2"]
+    assert verified.citations[0].quote == LIGHT
+
+
+def test_an_unsupported_sentence_is_dropped() -> None:
+    assert Verifier(evidence(TIDES), 0.5).verify(Draft("Venus rotates backwards slowly.", ("E1",))) is None
+
+
+def test_a_slot_that_does_not_exist_cites_nothing() -> None:
+    verified = Verifier(evidence(TIDES), 0.5).verify(Draft("The Moon causes ocean tides.", ("E9",)))
+    assert verified is not None and [c.slot for c in verified.citations] == ["E1"]
+
+
+def test_a_document_has_one_number_per_answer() -> None:
+    verifier = Verifier(evidence(TIDES, LIGHT), 0.5)
+    drafts = [Draft(LIGHT, ("E2",)), Draft("The Moon causes ocean tides.", ("E1",)), Draft("The Sun gives light.", ("E2",))]
+    numbers = [v.citations[0].number for d in drafts if (v := verifier.verify(d))]
+    assert numbers == [1, 2, 1]
+
+
+@pytest.mark.parametrize(("claim", "expected"), [("Moon gravity", 1.0), ("Moon zebra", 0.5), ("zebra", 0.0), ("", 0.0)])
+def test_coverage(claim: str, expected: float) -> None:
+    assert coverage(claim, TIDES) == expected

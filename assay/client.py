@@ -33,7 +33,10 @@ class NotAssay(AssayError):
 
 
 class EventDecoder:
-    """Bytes of an event stream -> events, however they are cut. Only LF ends a line: JSON may hold U+2028 and U+0085."""
+    """Bytes of an event stream -> events, however they are cut.
+
+    Only LF ends a line here: the JSON may hold U+2028 and U+0085, at which text decoders (httpx's too) would split.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
@@ -112,7 +115,9 @@ class _Base:
         except httpx.TimeoutException:
             raise StageTimeout(f"{self.url} did not answer in time.") from None
         except httpx.TransportError as error:
-            raise StageUnavailable(f"The connection to {self.url} broke: {error or type(error).__name__}.") from None
+            raise StageUnavailable(
+                f"The connection to {self.url} broke: {str(error) or type(error).__name__}."
+            ) from None
 
 
 def _json(request: BaseModel, **update: object) -> dict[str, Any]:

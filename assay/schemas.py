@@ -2,7 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    field_validator,
+)
 
 MAX_QUESTION_CHARS = 8_000
 
@@ -193,6 +201,11 @@ class Turn(Shape):
     content: Annotated[str, StringConstraints(max_length=32_000)]
 
 
+def _whole(number: object) -> object:
+    """JSON knows one kind of number, so 3.0 is a whole one, also for doors that convert nothing else."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
 class AskBudget(Shape):
     """Tightens the configured budget; a value above the configured one is an error that names the bound."""
 
@@ -200,6 +213,8 @@ class AskBudget(Shape):
     tool_calls: int | None = Field(default=None, ge=1, le=1000)
     deadline_s: float | None = Field(default=None, gt=0, le=3600, allow_inf_nan=False)
     answer_tokens: int | None = Field(default=None, ge=1, le=100_000)
+
+    _whole = field_validator("rounds", "tool_calls", "answer_tokens", mode="before")(_whole)
 
 
 class AskOptions(Shape):
@@ -236,6 +251,7 @@ class AskRequest(Shape):
     stream: bool = False
 
     _question = field_validator("question")(_speakable)
+    _whole = field_validator("top_k", mode="before")(_whole)
 
 
 class AskResponse(Shape):
@@ -269,6 +285,7 @@ class SearchRequest(Shape):
     doc_id: Name | None = None
 
     _question = field_validator("question")(_speakable)
+    _whole = field_validator("top_k", "context_chars", mode="before")(_whole)
 
 
 class SearchHit(Shape):

@@ -61,7 +61,7 @@ def json_route(max_bytes: int) -> type[APIRoute]:
     return JsonRoute
 
 
-async def read(request: Request, max_bytes: int) -> bytes:
+async def read(request: Request, max_bytes: int, timeout_s: float = READ_TIMEOUT_S) -> bytes:
     """The whole body, or TooLarge as soon as it is known: by its declared length, or while it arrives."""
     _check_headers(request)
     too_large = TooLarge(f"The body must have at most {max_bytes} bytes.")
@@ -70,13 +70,13 @@ async def read(request: Request, max_bytes: int) -> bytes:
         raise too_large
     body = bytearray()
     try:
-        async with asyncio.timeout(READ_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             async for piece in request.stream():
                 body += piece
                 if len(body) > max_bytes:
                     raise too_large
     except TimeoutError:
-        raise SlowBody(f"The body did not arrive within {READ_TIMEOUT_S} seconds.") from None
+        raise SlowBody(f"The body did not arrive within {timeout_s:g} seconds.") from None
     return bytes(body)
 
 
@@ -112,13 +112,14 @@ def parse(body: bytes) -> Any:
 
 
 def _check(value: Any, depth: int) -> None:
+    """A megabyte of numbers must not hold up the event loop, so only what nests is called for."""
     if depth == 0:
         raise MalformedBody(f"The body is nested more than {MAX_DEPTH} levels deep.")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise MalformedBody("The body has a number that is too large.")
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(inner, dict | list):
             _check(inner, depth - 1)
+        elif isinstance(inner, float) and not math.isfinite(inner):
+            raise MalformedBody("The body has a number that is too large.")
 
 
 def _short(text: str) -> str:

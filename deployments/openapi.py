@@ -1,7 +1,8 @@
 """What the OpenAPI document says beside the shapes: examples of requests, responses and errors, and every status."""
 
-from typing import Any
+from typing import Any, get_args
 
+from assay.events import Event
 from assay.schemas import AskResponse, ErrorResponse, Readiness, SearchResponse
 
 DESCRIPTION = """Agentic search over private document collections.
@@ -95,6 +96,18 @@ data: {{"request_id":"{_REQUEST_ID}","type":"answer","delta":"Either party may t
 
 """
 
+_EVENT = {
+    "type": "object",
+    "description": "`data` is one JSON object with `request_id` and `type`. The last event is `completed`, with the "
+    "whole response, or `error`; there is exactly one of the two.",
+    "required": ["id", "event", "data"],
+    "properties": {
+        "id": {"type": "string", "pattern": "^[1-9][0-9]*$", "description": "Rises by one from 1."},
+        "event": {"enum": [get_args(kind.model_fields["type"].annotation)[0] for kind in get_args(get_args(Event)[0])]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
+
 
 def _error(code: str, message: str, field: str | None = None, allowed: tuple[str, ...] = ()) -> dict[str, Any]:
     body = {"code": code, "message": message, "field": field, "allowed": list(allowed), "request_id": _REQUEST_ID}
@@ -158,7 +171,7 @@ def _good(model: type, example: dict[str, Any], description: str) -> dict[str, A
 _BODY_STATUSES = (400, 404, 408, 413, 415, 422, 500, 502, 503, 504)
 
 _STREAMED = _good(AskResponse, _ANSWER, "The answer, or its events when `stream` is true")
-_STREAMED["content"]["text/event-stream"] = {"schema": {"type": "string"}, "example": _EVENTS}
+_STREAMED["content"]["text/event-stream"] = {"itemSchema": _EVENT, "example": _EVENTS}
 
 ANSWERS: dict[str, Any] = {
     "operation_id": "ask",

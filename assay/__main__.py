@@ -1,0 +1,58 @@
+"""``python -m assay COMMAND``: each command's module, and what it needs, is imported when the command is called."""
+
+import sys
+from importlib import import_module
+
+from assay import __version__
+from assay.errors import AssayError
+
+COMMANDS = {
+    "prepare": ("assay.cli.prepare", "Unpack the embedded models into the cache, once."),
+    "ingest": ("assay.cli.ingest", "Read files and folders into an index."),
+    "search": ("assay.cli.search", "Search an index, without a running graph."),
+    "ask": ("assay.cli.ask", "Ask a running graph a question and watch it work."),
+}
+
+USAGE = f"""\
+Assay {__version__}: agentic search over private document collections.
+
+Usage: python -m assay COMMAND [OPTIONS]     (COMMAND --help says more)
+
+""" + "".join(f"  {name:<9}{text}\n" for name, (_, text) in COMMANDS.items())
+
+
+def main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(__version__)
+        return 0
+    if argv[0] not in COMMANDS:
+        print(f"assay: no command '{argv[0]}'; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        run(argv[0], argv[1:])
+    except ModuleNotFoundError as e:
+        if e.name is None or e.name.partition(".")[0] == "assay":
+            raise
+        print(f"assay: the package '{e.name}' is not installed: run `make install`", file=sys.stderr)
+    except AssayError as e:
+        print(f"assay: {e}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return 130
+    return 1
+
+
+def run(name: str, words: list[str]) -> None:
+    """Runs one command; ends in ``SystemExit``, as click's standalone mode does."""
+    import typer
+
+    function = getattr(import_module(COMMANDS[name][0]), name)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name)(function)
+    app(args=words, prog_name=f"python -m assay {name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,186 @@
+"""Documents to passages, by structure, with a budget in the embedder's own tokens."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil
+from os.path import commonprefix
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.index.parsed import Block, Parsed
+from assay.sentences import sentences
+
+# MiniLM reads 256 tokens: the passage, and before it its title and headings.
+BUDGET = 180
+_SMALL = 60  # sections with less than this join a neighbour under the same heading
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Characters [start, end) of the document's text, the headings above them, and the page (from 1) they begin on."""
+
+    start: int
+    end: int
+    heading: tuple[str, ...] = ()
+    page: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A passage in the making. ``top`` is where its own heading line begins, so that a merged passage can take it in."""
+
+    start: int
+    end: int
+    top: int
+    path: tuple[tuple[int, str], ...]
+    page: int
+
+
+def chunk(parsed: Parsed, token_starts: NDArray[np.int64], budget: int = BUDGET) -> list[Passage]:
+    """Disjoint passages in order, none empty, none with outer whitespace, none above ``budget`` tokens.
+
+    Sections are divided between blocks, then sentences, then lines, then tokens; tables and code stay whole where they
+    fit. No passage crosses a page. ``token_starts`` as of ``Encoder.token_starts`` for ``parsed.text``.
+    """
+    starts = token_starts.tolist()
+    packed = [piece for section in _sections(parsed) for piece in _pack(section, parsed.text, starts, budget)]
+    return [
+        Passage(p.start, p.end, tuple(name for _, name in p.path), p.page + 1 if parsed.pages else None)
+        for p in _merge(packed, starts, budget)
+    ]
+
+
+def passage_text(title: str, heading: Sequence[str], text: str) -> str:
+    """What both legs index: the passage under its title and headings, which it often does not repeat."""
+    names = [title, *(name for name in heading if name != title)]
+    return f"{' > '.join(filter(None, names))}\n{text}"
+
+
+def _sections(parsed: Parsed) -> Iterator[list[_Piece]]:
+    """The blocks under one heading on one page. A document of headings alone is taken for text."""
+    content = [b for b in parsed.blocks if b.kind != "heading"]
+    blocks = parsed.blocks if content else [replace(b, kind="text") for b in parsed.blocks]
+    path: tuple[tuple[int, str], ...] = ()
+    top: int | None = None
+    section: list[_Piece] = []
+    for block in blocks:
+        page = max(0, bisect_right(parsed.pages, block.start) - 1)
+        if section and (block.kind == "heading" or section[-1].page != page):
+            yield section
+            section = []
+        if block.kind == "heading":
+            path = (*(above for above in path if above[0] < block.level), (block.level, block.name))
+            top = block.start if top is None else top
+        else:
+            section.append(_Piece(block.start, block.end, block.start if top is None else top, path, page))
+            top = None
+    if section:
+        yield section
+
+
+def _pack(section: list[_Piece], text: str, starts: list[int], budget: int) -> Iterator[_Piece]:
+    """Blocks, or parts of large ones, put together up to an even share of the section."""
+    parts = [
+        replace(piece, start=start, end=end)
+        for piece in section
+        for start, end in _divide(text, piece.start, piece.end, starts, budget)
+    ]
+    total = _count(starts, section[0].start, section[-1].end)
+    share = min(budget, 1.15 * total / max(1, ceil(total / budget)))
+    current = parts[0]
+    for part in parts[1:]:
+        joined = _count(starts, current.start, part.end)
+        if joined <= share or (joined <= budget and _count(starts, part.start, part.end) < _SMALL / 4):
+            current = replace(current, end=part.end)
+        else:
+            yield current
+            current = replace(part, top=part.start)
+    yield current
+
+
+def _divide(text: str, start: int, end: int, starts: list[int], budget: int, level: int = 0) -> Iterator[tuple[int, int]]:
+    """Spans of at most ``budget`` tokens: the whole, or its sentences (rows, items), their lines, or runs of tokens."""
+    start, end = _trim(text, start, end)
+    if start == end:
+        return
+    if _count(starts, start, end) <= budget:
+        yield start, end
+    elif level == len(_SPLITTERS):
+        yield from _cut(text, start, end, starts, budget)
+    else:
+        for left, right in pairwise([start, *_SPLITTERS[level](text, start, end), end]):
+            yield from _divide(text, left, right, starts, budget, level + 1)
+
+
+def _sentence_edges(text: str, start: int, end: int) -> list[int]:
+    """Where the second and later sentences begin, with the list or quote marker before them."""
+    return [start + a - _marker(text, start, start + a) for a, _ in sentences(text[start:end])[1:]]
+
+
+def _line_edges(text: str, start: int, end: int) -> list[int]:
+    edges, place = [], start
+    for line in text[start:end].splitlines(keepends=True):
+        place += len(line)
+        edges.append(place)
+    return edges[:-1]
+
+
+_SPLITTERS = (_sentence_edges, _line_edges)
+
+
+def _cut(text: str, start: int, end: int, starts: list[int], budget: int) -> Iterator[tuple[int, int]]:
+    """Runs of at most ``budget`` tokens, cut at a blank where there is one near the end."""
+    first, last = bisect_left(starts, start), bisect_left(starts, end)
+    while last - first > budget:
+        edge = starts[first + budget]
+        blank = text.rfind(" ", (start + edge) // 2, edge)
+        edge = blank + 1 if blank >= 0 else edge
+        if edge > start:  # tokens of one character (bytes of an emoji) may share their place
+            yield from _divide(text, start, edge, starts, max(budget, _count(starts, start, edge)))
+        start, first = edge, max(first + 1, bisect_left(starts, edge))
+    yield from _divide(text, start, end, starts, max(budget, last - first))
+
+
+def _merge(pieces: list[_Piece], starts: list[int], budget: int) -> Iterator[_Piece]:
+    """Small neighbours become one passage under the headings that they share; their own heading lines are inside it."""
+    current: _Piece | None = None
+    for piece in pieces:
+        if current is not None and _mergeable(current, piece, starts, budget):
+            shared = tuple(commonprefix([current.path, piece.path]))
+            begin = current.start if current.path == shared else current.top
+            current = replace(current, start=begin, end=piece.end, path=shared)
+            continue
+        if current is not None:
+            yield current
+        current = piece
+    if current is not None:
+        yield current
+
+
+def _mergeable(a: _Piece, b: _Piece, starts: list[int], budget: int) -> bool:
+    if a.page != b.page or a.path == b.path:
+        return False
+    near = len(commonprefix([a.path, b.path])) >= len(b.path) - 1
+    small = min(_count(starts, a.start, a.end), _count(starts, b.start, b.end)) < _SMALL
+    return near and small and _count(starts, a.top, b.end) <= budget
+
+
+def _count(starts: list[int], start: int, end: int) -> int:
+    return bisect_left(starts, end) - bisect_left(starts, start)
+
+
+def _marker(text: str, floor: int, place: int) -> int:
+    """How many characters before ``place`` on its line belong to it: a list marker, a quote mark, an indent."""
+    line = max(text.rfind("\n", floor, place) + 1, floor)
+    return place - line if place - line <= 12 and not any(c.isalpha() for c in text[line:place]) else 0
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    while start < end and text[start].isspace():
+        start += 1
+    return start, end

@@ -1,0 +1,130 @@
+"""Where the parts of an index lie, and the only code of it that touches files: atomic writes, checksums, the lock."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from assay.errors import IndexFault, SetupError
+
+
+class Layout:
+    """The folders and files of one index.
+
+    ::
+
+        chunks.lance documents.lance   the store, the source of truth
+        state.json                     the store versions that belong together; replaced after every batch
+        segments/ID/                   one segment's leg artifacts, immutable
+        snapshots/ID.json              what a retriever serves, immutable
+        CURRENT                        the id and the sha256 of the snapshot in force; replaced on publishing
+    """
+
+    def __init__(self, uri: str) -> None:
+        scheme, _, rest = uri.partition("://")
+        if rest and scheme != "file":
+            raise SetupError(f"the index must be a local folder, '{uri}' is not", field="index.uri")
+        self.root = Path(rest if rest else uri).expanduser()
+        self.chunks = str(self.root / "chunks.lance")
+        self.documents = str(self.root / "documents.lance")
+        self.state = self.root / "state.json"
+        self.segments = self.root / "segments"
+        self.snapshots = self.root / "snapshots"
+        self.current = self.root / "CURRENT"
+
+    @contextmanager
+    def writer(self) -> Iterator[None]:
+        """Hold the index for writing. A second writer is refused at once; the lock dies with its process."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.root / "writer.lock")
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise IndexFault(f"another process is writing to the index {self.root}; wait for it to end") from None
+        except OSError as e:
+            raise SetupError(f"cannot write to the index {self.root}: {e.strerror}", field="index.uri") from e
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """The file is the old one or the new one, whole, whatever happens meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+@contextmanager
+def folder_atomic(final: Path) -> Iterator[Path]:
+    """A temporary folder that becomes ``final`` when the block ends well, with every byte on disk, or vanishes."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    try:
+        yield temporary
+        for path in temporary.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(temporary)
+        temporary.chmod(0o755)
+        temporary.rename(final)
+        sync_folder(final.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sync_folder(path: Path) -> None:
+    """A rename is only durable once its folder is."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def describe(folder: Path) -> dict[str, dict[str, Any]]:
+    """Length and sha256 of every file of a folder: what a manifest keeps of it."""
+    return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())}
+
+
+def fault_of(path: Path, expected: dict[str, Any]) -> str | None:
+    """Why the file is not the one that was written, or None. Reads every byte."""
+    try:
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            return f"has {size} bytes, {expected['bytes']} were written"
+        return None if sha256(path) == expected["sha256"] else "has other bytes than were written (sha256 differs)"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as e:
+        return f"cannot be read ({e.strerror})"
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove_others(folder: Path, keep: set[str], older_than_s: float, now_s: float) -> None:
+    """Delete entries of a folder that nothing names any more; young ones stay, a reader may be opening them."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if path.name not in keep and now_s - path.stat().st_mtime > older_than_s:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

@@ -1,0 +1,218 @@
+"""Files to a published snapshot: read, compare by hash, parse, chunk, embed, store batch by batch, then publish once.
+
+What a batch has stored stays stored, whatever happens afterwards: a run that was cut off goes on where it stopped.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.errors import ParseFault, SetupError
+from assay.index.chunk import Passage, chunk, passage_text
+from assay.index.embed import Encoder
+from assay.index.files import Layout
+from assay.index.parser import Parser
+from assay.index.snapshot import publish
+from assay.index.store import Entry, Store
+
+Outcome = Literal["ingested", "replaced", "unchanged", "skipped", "failed"]
+
+_BATCH_CHUNKS = 256  # what is embedded and committed at a time: about 20 s of work on two cores
+_SKIPPED = frozenset(["unsupported", "empty"])  # nothing is lost without them, so they are no failure
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of one file. ``reason`` and ``message`` are set where it was skipped or failed."""
+
+    uri: str
+    outcome: Outcome
+    chunks: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """``files`` of ``total`` are looked at; ``chunks`` are embedded so far in this run, ``row`` is the latest file's."""
+
+    files: int
+    total: int
+    chunks: int
+    row: Row | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    bucket: str
+    rows: list[Row] = field(default_factory=list)
+    index_version: str = ""
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(row.outcome == outcome for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    path: Path
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A parsed document that waits for its vectors."""
+
+    source: Source
+    doc_id: str
+    sha256: str
+    size: int
+    title: str
+    format: str
+    text: str
+    passages: Sequence[Passage]
+    outcome: Outcome
+
+
+def find_sources(paths: Sequence[Path], base: Path) -> list[Source]:
+    """The files under the paths, each once, in order. Hidden ones, and links that lead out of a path, are left out.
+
+    ``uri`` is the path from ``base`` where the file lies under it, and otherwise a ``file://`` URI.
+    """
+    found: dict[str, Source] = {}
+    for path in paths:
+        if not path.exists():
+            raise SetupError(f"'{path}' does not exist")
+        root = path.resolve()
+        for file in [root] if root.is_file() else _walk(root):
+            uri = file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_uri()
+            found.setdefault(uri, Source(file, uri))
+    return list(found.values())
+
+
+def ingest(
+    layout: Layout,
+    bucket: str,
+    sources: Sequence[Source],
+    encoder: Encoder,
+    embed: Callable[[Sequence[str]], NDArray[np.float32]],
+    parser: Parser,
+    progress: Callable[[Progress], None] = lambda _: None,
+    *,
+    rebuild: bool = False,
+) -> Report:
+    """Bring a bucket up to date with the sources, and publish. Documents that are not among the sources stay.
+
+    ``embed`` is the encoder's blocking form. Raises ``IndexFault`` (another writer, another embedder, a damaged store).
+    """
+    run = _Run(bucket, sources, encoder, embed, parser, progress)
+    with layout.writer():
+        store = Store(layout, encoder.name, encoder.checksum, encoder.dim)
+        run.fill(store)
+        run.report.index_version = publish(layout, store, rebuild=rebuild).id
+    return run.report
+
+
+def doc_id_of(bucket: str, uri: str) -> str:
+    """Stable: the same file in the same bucket is the same document, whatever its content."""
+    return "doc_" + hashlib.sha256(f"{bucket}\0{uri}".encode()).hexdigest()[:20]
+
+
+class _Run:
+    def __init__(
+        self,
+        bucket: str,
+        sources: Sequence[Source],
+        encoder: Encoder,
+        embed: Callable[[Sequence[str]], NDArray[np.float32]],
+        parser: Parser,
+        progress: Callable[[Progress], None],
+    ) -> None:
+        self.report = Report(bucket)
+        self._sources, self._encoder, self._embed = sources, encoder, embed
+        self._parser, self._progress = parser, progress
+        self._chunks = 0
+
+    def fill(self, store: Store) -> None:
+        known = store.hashes(self.report.bucket)
+        batch: list[_Read] = []
+        for source in self._sources:
+            read = self._read(source, known)
+            if read is None:
+                continue
+            batch.append(read)
+            if sum(len(r.passages) for r in batch) >= _BATCH_CHUNKS:
+                self._store(store, batch)
+                batch = []
+        self._store(store, batch)
+
+    def _read(self, source: Source, known: dict[str, str]) -> _Read | None:
+        """None where there is nothing to store: unchanged, skipped or failed, which the report then says."""
+        try:
+            data = self._parser.read(source.path)
+            doc_id, digest = doc_id_of(self.report.bucket, source.uri), hashlib.sha256(data).hexdigest()
+            if known.get(doc_id) == digest:
+                self._tell(Row(source.uri, "unchanged"))
+                return None
+            parsed = self._parser.parse(data, source.path.name)
+        except ParseFault as e:
+            outcome: Outcome = "skipped" if e.reason in _SKIPPED else "failed"
+            self._tell(Row(source.uri, outcome, reason=e.reason, message=e.message))
+            return None
+        passages = chunk(parsed, self._encoder.token_starts(parsed.text))
+        outcome = "replaced" if doc_id in known else "ingested"
+        return _Read(source, doc_id, digest, len(data), parsed.title, parsed.format, parsed.text, passages, outcome)
+
+    def _store(self, store: Store, batch: Sequence[_Read]) -> None:
+        if not batch:
+            return
+        texts = [passage_text(r.title, p.heading, r.text[p.start : p.end]) for r in batch for p in r.passages]
+        vectors = self._embedded(texts)
+        entries, place = [], 0
+        for r in batch:
+            own = vectors[place : place + len(r.passages)]
+            place += len(r.passages)
+            entries.append(
+                Entry(
+                    doc_id=r.doc_id,
+                    bucket=self.report.bucket,
+                    uri=r.source.uri,
+                    title=r.title,
+                    format=r.format,
+                    sha256=r.sha256,
+                    size=r.size,
+                    text=r.text,
+                    passages=r.passages,
+                    vectors=own,
+                )
+            )
+        store.put(entries)
+        for r in batch:
+            self._tell(Row(r.source.uri, r.outcome, len(r.passages)))
+
+    def _embedded(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """In small steps, so that progress moves and an interrupt is heard."""
+        parts = [np.zeros((0, self._encoder.dim), np.float32)]
+        for start in range(0, len(texts), 64):
+            parts.append(self._embed(texts[start : start + 64]))
+            self._chunks += len(parts[-1])
+            self._progress(Progress(len(self.report.rows), len(self._sources), self._chunks))
+        return np.concatenate(parts)
+
+    def _tell(self, row: Row) -> None:
+        self.report.rows.append(row)
+        self._progress(Progress(len(self.report.rows), len(self._sources), self._chunks, row))
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = Path(folder) / name
+            if not name.startswith(".") and path.resolve().is_relative_to(root):
+                yield path

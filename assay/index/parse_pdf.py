@@ -1,0 +1,117 @@
+"""PDF text by PDFium, page by page. Headings are the document's own outline, where its entries stand in the text."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pypdfium2 as pdfium
+
+from assay.errors import ParseFault
+from assay.index.parsed import Block, Parsed
+
+_MAX_PAGES = 20_000
+_MAX_CHARS = 50_000_000
+_FEW_LETTERS = 3  # per page with pictures on average: page numbers and stamps are no text layer
+_HYPHEN = re.compile("(?<=[^\\W\\d_])[\ufffe\u0002\u00ad]\r?\n?(?=[^\\W\\d_])")  # PDFium marks a word broken by the margin
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
+_ODD = re.compile("[\ufffe\u0002\u00ad]")
+_GAP = re.compile(r"\n[ \t]*\n")
+
+
+def parse(data: bytes, stem: str) -> Parsed:
+    document = _open(data)
+    try:
+        if len(document) > _MAX_PAGES:
+            raise ParseFault(f"the file has {len(document)} pages, more than {_MAX_PAGES}", "too_large")
+        texts = list(_texts(document))
+        if sum(len(re.findall(r"\w", t)) for t in texts) < _FEW_LETTERS * max(1, len(texts)):
+            raise ParseFault("the pages hold no text layer, only pictures or drawings; run OCR on the file first", "no_text_layer")
+        outline = list(_outline(document))
+        title = _title(document)
+    finally:
+        document.close()
+    pages, place = [], 0
+    for text in texts:
+        pages.append(place)
+        place += len(text) + 1
+    blocks = [b for page, text in enumerate(texts) for b in _blocks(text, pages[page], outline, page)]
+    return Parsed("\f".join(texts), title or stem, "pdf", blocks, pages)
+
+
+def _open(data: bytes) -> pdfium.PdfDocument:
+    try:
+        document = pdfium.PdfDocument(data)
+        pages = len(document)
+    except pdfium.PdfiumError as e:
+        if "password" in str(e).lower() or "security" in str(e).lower():
+            raise ParseFault("the file is encrypted; decrypt it with its password first", "encrypted") from None
+        raise ParseFault(f"the file is not a readable PDF ({e})", "malformed") from None
+    if pages == 0:
+        raise ParseFault("the file has no pages", "malformed")
+    return document
+
+
+def _texts(document: pdfium.PdfDocument) -> Iterator[str]:
+    total = 0
+    for number in range(len(document)):
+        try:
+            page = document[number]
+            text = page.get_textpage().get_text_bounded()
+        except pdfium.PdfiumError as e:
+            raise ParseFault(f"page {number + 1} cannot be read ({e})", "malformed") from None
+        page.close()
+        text = _ODD.sub("-", _HYPHEN.sub("", text)).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
+        text = _CONTROL.sub("", text)
+        total += len(text)
+        if total > _MAX_CHARS:
+            raise ParseFault(f"the file has more than {_MAX_CHARS} characters of text", "too_large")
+        yield "\n".join(line.rstrip() for line in text.split("\n")).strip()
+
+
+def _outline(document: pdfium.PdfDocument) -> Iterator[tuple[int, int, str]]:
+    """Entries as (page from 0, level from 1, title)."""
+    try:
+        for entry in document.get_toc(max_depth=6):
+            target = entry.get_dest()
+            page = target.get_index() if target is not None else None
+            title = " ".join(entry.get_title().split())
+            if page is not None and title:
+                yield page, entry.level + 1, title
+    except (pdfium.PdfiumError, ValueError):
+        return  # an outline is a help, not content: without it pages alone place a passage
+
+
+def _title(document: pdfium.PdfDocument) -> str:
+    """The title of the metadata, unless it is plainly a file name or a program's default."""
+    title = " ".join(str(document.get_metadata_dict().get("Title", "")).replace("\x00", "").split())
+    junk = re.search(r"\.(docx?|pdf|tex|dvi|indd|pptx?|xlsx?|odt)$|^\W*(untitled|anonymous|microsoft word|powerpoint presentation|document\d*$|slide \d)", title, re.I)
+    return "" if junk or not re.search(r"\w", title) else title
+
+
+def _blocks(text: str, start: int, outline: list[tuple[int, int, str]], page: int) -> Iterator[Block]:
+    """A page's headings and what lies between; paragraphs where the page has blank lines."""
+    cuts = [(m.start(), m.end(), level, title) for m, level, title in _found(text, outline, page)]
+    place = 0
+    for begin, end, level, title in [*cuts, (len(text), len(text), 0, "")]:
+        for gap in [*_GAP.finditer(text, place, begin), None]:
+            stop = gap.start() if gap else begin
+            part = text[place:stop]
+            if part.strip():
+                left = place + len(part) - len(part.lstrip())
+                yield Block("text", start + left, start + left + len(part.strip()))
+            place = gap.end() if gap else stop
+        if level:
+            yield Block("heading", start + begin, start + end, level, title)
+        place = end
+
+
+def _found(text: str, outline: list[tuple[int, int, str]], page: int) -> Iterator[tuple[Any, int, str]]:
+    place = 0
+    for at, level, title in outline:
+        if at == page:
+            # A line of its own, perhaps numbered, perhaps broken where the outline has a space.
+            words = r"\s+".join(map(re.escape, title.split()))
+            match = re.compile(rf"^(?:[\dA-Z.]+\s+)?{words}[ \t]*$", re.MULTILINE).search(text, place)
+            if match:
+                yield match, level, title
+                place = match.end()

@@ -1,0 +1,169 @@
+"""What retrievers serve: a version of the store and the segments over it, under one id, published by an atomic rename."""
+
+import hashlib
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from assay.errors import IndexFault
+from assay.index import segment
+from assay.index.chunk import passage_text
+from assay.index.dense import Ids
+from assay.index.files import Layout, remove_others, write_atomic
+from assay.index.segment import SegmentEntry
+from assay.index.store import Store
+
+FORMAT = 1
+# Up to here the legs are built anew from the store (seconds). Above, new chunks get a segment of their own and replaced
+# ones stay as tombstones, until there are too many of either.
+REBUILD_ROWS = 20_000
+_MOST_SEGMENTS = 8
+_MOST_TOMBSTONES = 0.3
+_GRACE_S = 3600.0  # a retriever may still be opening what the last snapshot named
+
+
+class EmbedderEntry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    checksum: str
+    dim: int
+
+
+class Manifest(BaseModel):
+    """A snapshot in words. ``id`` is the ``index_version`` of answers: its number, and the start of its own sha256."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    number: int
+    created_at: str
+    embedder: EmbedderEntry
+    chunks_version: int
+    documents_version: int
+    chunks: int
+    segments: tuple[SegmentEntry, ...]
+
+    @property
+    def id(self) -> str:
+        return f"v{self.number}-{_digest(self)[:6]}"
+
+
+def publish(layout: Layout, store: Store, *, rebuild: bool = False) -> Manifest:
+    """Make the store's state what retrievers serve. Does nothing where it already is. Call it under the writer's lock."""
+    current = None if rebuild else _readable(layout)
+    if current is not None and _serves(current, store):
+        return current
+    store.tidy()
+    segments = _segments(layout, store, current)
+    number = max((m.number for m in (current, _readable(layout)) if m), default=_last_number(layout)) + 1
+    manifest = Manifest(
+        number=number,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        embedder=EmbedderEntry(name=store.state.embedder, checksum=store.state.checksum, dim=store.state.dim),
+        chunks_version=store.state.chunks,
+        documents_version=store.state.documents,
+        chunks=len(store.ids()),
+        segments=segments,
+    )
+    write_atomic(layout.snapshots / f"{manifest.id}.json", _bytes(manifest))
+    write_atomic(layout.current, f"{manifest.id} {_digest(manifest)}\n".encode())
+    _sweep(layout, store, manifest, current)
+    return manifest
+
+
+def read_current(layout: Layout) -> Manifest:
+    """The snapshot in force. Raises ``IndexFault`` where there is none, or where it is not what was written."""
+    try:
+        name, digest = layout.current.read_text().split()
+        data = (layout.snapshots / f"{name}.json").read_bytes()
+    except FileNotFoundError:
+        missing = "lacks the manifest that CURRENT names" if layout.current.exists() else "has no published snapshot"
+        raise IndexFault(f"the index {missing}; run: python -m assay ingest") from None
+    except (OSError, ValueError):
+        raise IndexFault("CURRENT is damaged; run: python -m assay ingest") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise IndexFault(f"the manifest snapshots/{name}.json has other bytes than were published")
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as e:
+        raise IndexFault(f"the manifest snapshots/{name}.json is of another format ({e.error_count()} faults)") from None
+    if manifest.format != FORMAT:
+        raise IndexFault(f"the index has format {manifest.format}, this version reads {FORMAT}")
+    return manifest
+
+
+def current_name(layout: Layout) -> str | None:
+    """The line of ``CURRENT``: cheap to poll, different after every publishing. None where there is none."""
+    try:
+        return layout.current.read_text()
+    except OSError:
+        return None
+
+
+def _readable(layout: Layout) -> Manifest | None:
+    try:
+        return read_current(layout)
+    except IndexFault:
+        return None  # whatever is wrong with it, publishing puts a whole one in its place
+
+
+def _last_number(layout: Layout) -> int:
+    """Of the manifests on disk, where CURRENT cannot be read: a number is never used twice."""
+    names = [p.stem for p in layout.snapshots.glob("v*-*.json")] if layout.snapshots.is_dir() else []
+    return max((int(name[1:].partition("-")[0]) for name in names if name[1:].partition("-")[0].isdigit()), default=0)
+
+
+def _serves(manifest: Manifest, store: Store) -> bool:
+    state = store.state
+    return (manifest.chunks_version, manifest.documents_version) == (state.chunks, state.documents)
+
+
+def _segments(layout: Layout, store: Store, current: Manifest | None) -> tuple[SegmentEntry, ...]:
+    live = store.ids()
+    if not len(live):
+        return ()
+    kept, new = _reusable(layout, current, live) if len(live) > REBUILD_ROWS else ([], live)
+    if len(kept) >= _MOST_SEGMENTS:
+        kept, new = [], live
+    if not len(new):
+        return tuple(kept)
+    table, vectors = store.rows(new)
+    rows: list[dict[str, Any]] = table.select(["title", "heading", "text"]).to_pylist()
+    texts = [passage_text(row["title"], row["heading"], row["text"]) for row in rows]
+    ids = np.asarray(table["id"].to_numpy(), dtype=np.int64)
+    return (*kept, segment.build(layout, ids, texts, vectors))
+
+
+def _reusable(layout: Layout, current: Manifest | None, live: Ids) -> tuple[list[SegmentEntry], Ids]:
+    """Segments that are worth keeping, and the ids that none of them holds."""
+    kept: list[SegmentEntry] = []
+    held: Ids = np.zeros(0, np.int64)
+    for entry in current.segments if current else ():
+        try:
+            ids = segment.read_ids(layout, entry)
+        except IndexFault:
+            continue
+        if np.isin(ids, live).mean() > 1 - _MOST_TOMBSTONES:
+            kept.append(entry)
+            held = np.concatenate([held, ids])
+    return kept, np.setdiff1d(live, held)
+
+
+def _sweep(layout: Layout, store: Store, manifest: Manifest, previous: Manifest | None) -> None:
+    named = {s.id for m in (manifest, previous) if m for s in m.segments}
+    now = time.time()
+    remove_others(layout.segments, named, _GRACE_S, now)
+    remove_others(layout.snapshots, {f"{m.id}.json" for m in (manifest, previous) if m}, 30 * 24 * _GRACE_S, now)
+    store.forget_old_versions()
+
+
+def _bytes(manifest: Manifest) -> bytes:
+    return manifest.model_dump_json(indent=1).encode()
+
+
+def _digest(manifest: Manifest) -> str:
+    return hashlib.sha256(_bytes(manifest)).hexdigest()

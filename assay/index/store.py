@@ -1,0 +1,262 @@
+"""The source of truth: two Lance datasets, chunks with their vectors and whole documents, at versions that belong together.
+
+A batch of documents is committed in both, and then ``state.json`` is replaced: it names the two versions. A writer that
+finds newer versions than the named ones finds the leftovers of a killed batch, and restores. Readers never look at
+the newest version, only at the one that a snapshot or the state names.
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from assay.errors import IndexFault
+from assay.index.chunk import Passage
+from assay.index.files import Layout, write_atomic
+
+FORMAT = 1
+_INSTANT = pa.timestamp("us", tz="UTC")
+_FRAGMENTS = 24  # more than this and scans slow down: they are merged on publishing
+
+_DOCUMENTS = pa.schema(
+    [
+        ("doc_id", pa.string()),
+        ("bucket", pa.string()),
+        ("uri", pa.string()),
+        ("title", pa.string()),
+        ("format", pa.string()),
+        ("sha256", pa.string()),
+        ("text", pa.large_string()),
+        ("bytes", pa.int64()),
+        ("chunks", pa.int32()),
+        ("ingested_at", _INSTANT),
+    ]
+)
+
+
+def _chunks_schema(dim: int) -> pa.Schema:
+    return pa.schema(
+        [
+            ("id", pa.int64()),
+            ("doc_id", pa.string()),
+            ("bucket", pa.string()),
+            ("uri", pa.string()),
+            ("title", pa.string()),
+            ("format", pa.string()),
+            ("text", pa.string()),
+            ("start", pa.int64()),
+            ("end", pa.int64()),
+            ("ordinal", pa.int32()),
+            ("heading", pa.list_(pa.string())),
+            ("page", pa.int32()),
+            ("ingested_at", _INSTANT),
+            ("vector", pa.list_(pa.float16(), dim)),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The versions of the two datasets that belong together, and whose vectors they hold. Ids are never used twice."""
+
+    embedder: str
+    checksum: str
+    dim: int
+    chunks: int = 0
+    documents: int = 0
+    next_id: int = 1
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A document ready for the store. ``vectors``: unit, shape (len(passages), dim)."""
+
+    doc_id: str
+    bucket: str
+    uri: str
+    title: str
+    format: str
+    sha256: str
+    size: int
+    text: str
+    passages: Sequence[Passage]
+    vectors: NDArray[np.float32]
+
+
+class Store:
+    """The store as its one writer sees it. Open it under ``Layout.writer()``."""
+
+    def __init__(self, layout: Layout, embedder: str, checksum: str, dim: int) -> None:
+        """Opens, or creates, and undoes a batch that was cut off. Raises ``IndexFault`` for another embedder."""
+        self._layout = layout
+        self.state = read_state(layout) or State(embedder, checksum, dim)
+        check_embedder(self.state, embedder, checksum)
+        if not layout.state.exists():
+            self._create()
+        self._undo_leftovers()
+
+    def hashes(self, bucket: str) -> dict[str, str]:
+        """doc_id -> sha256 of the documents that a bucket holds."""
+        table = self._documents().to_table(columns=["doc_id", "sha256"], filter=pc.field("bucket") == bucket)
+        return dict(zip(table["doc_id"].to_pylist(), table["sha256"].to_pylist(), strict=True))
+
+    def put(self, entries: Sequence[Entry], now: datetime | None = None) -> None:
+        """Commit documents; one that is there already is replaced with all its chunks."""
+        if not entries:
+            return
+        instant = now or datetime.now(UTC)
+        rows = _chunk_rows(entries, self.state.next_id, instant)
+        same = pc.field("doc_id").isin([e.doc_id for e in entries])
+        chunks, documents = self._chunks(), self._documents()
+        chunks.delete(same)
+        if rows:
+            chunks = lance.write_dataset(_chunk_table(rows, entries, self.state.dim), chunks.uri, mode="append")
+        documents.delete(same)
+        table = pa.Table.from_pylist([_document_row(e, instant) for e in entries], _DOCUMENTS)
+        documents = lance.write_dataset(table, documents.uri, mode="append")
+        self._commit(chunks.latest_version, documents.latest_version, self.state.next_id + len(rows))
+
+    def tidy(self) -> None:
+        """Merge small fragments. Versions that an older snapshot may still read stay for an hour."""
+        chunks, documents = self._chunks(), self._documents()
+        if max(len(chunks.get_fragments()), len(documents.get_fragments())) > _FRAGMENTS:
+            chunks.optimize.compact_files()
+            documents.optimize.compact_files()
+            self._commit(chunks.latest_version, documents.latest_version, self.state.next_id)
+
+    def forget_old_versions(self) -> None:
+        """Only right after publishing: the snapshot in force then needs the newest versions alone."""
+        for dataset in (self._chunks(), self._documents()):
+            dataset.cleanup_old_versions(older_than=timedelta(hours=1))
+
+    def ids(self) -> NDArray[np.int64]:
+        return np.asarray(self._chunks().to_table(columns=["id"])["id"].to_numpy(), dtype=np.int64)
+
+    def rows(self, ids: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.float32]]:
+        """Text columns and vectors (float32, as stored: unit to float16) of chunks, in the store's order."""
+        table = self._chunks().to_table(
+            columns=["id", "title", "heading", "text", "vector"], filter=pc.field("id").isin(pa.array(ids))
+        )
+        return table.drop_columns(["vector"]), vectors_of(table["vector"], self.state.dim)
+
+    def _chunks(self) -> Any:
+        return lance.dataset(self._layout.chunks)
+
+    def _documents(self) -> Any:
+        return lance.dataset(self._layout.documents)
+
+    def _create(self) -> None:
+        for uri in (self._layout.chunks, self._layout.documents):
+            shutil.rmtree(uri, ignore_errors=True)  # a creation that was cut off
+        chunks = lance.write_dataset(_chunks_schema(self.state.dim).empty_table(), self._layout.chunks, mode="create")
+        documents = lance.write_dataset(_DOCUMENTS.empty_table(), self._layout.documents, mode="create")
+        self._commit(chunks.version, documents.version, self.state.next_id)
+
+    def _undo_leftovers(self) -> None:
+        versions = []
+        for uri, version in ((self._layout.chunks, self.state.chunks), (self._layout.documents, self.state.documents)):
+            dataset = open_dataset(uri, version)
+            if dataset.latest_version != version:
+                dataset.restore()
+            versions.append(lance.dataset(uri).version)
+        if versions != [self.state.chunks, self.state.documents]:
+            self._commit(versions[0], versions[1], self.state.next_id)
+
+    def _commit(self, chunks: int, documents: int, next_id: int) -> None:
+        self.state = replace(self.state, chunks=chunks, documents=documents, next_id=next_id)
+        fields = {name: getattr(self.state, name) for name in State.__slots__}
+        write_atomic(self._layout.state, json.dumps(fields, indent=1).encode())
+
+
+def read_state(layout: Layout) -> State | None:
+    """None where no index has been begun. Raises ``IndexFault`` where the file is damaged."""
+    try:
+        fields = json.loads(layout.state.read_bytes())
+        if fields["format"] != FORMAT:
+            raise IndexFault(f"the index {layout.root} has format {fields['format']}, this version reads {FORMAT}")
+        return State(**fields)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, OSError) as e:
+        raise IndexFault(f"{layout.state} is damaged ({e})") from e
+
+
+def check_embedder(held: State | Mapping[str, Any], name: str, checksum: str) -> None:
+    """Raises ``IndexFault`` that names both embedders where they differ: vectors of two are never mixed."""
+    other, other_checksum = (held.embedder, held.checksum) if isinstance(held, State) else (held["name"], held["checksum"])
+    if other_checksum != checksum:
+        raise IndexFault(
+            f"the index was made by the embedder '{other}' ({other_checksum[:8]}), not by '{name}' ({checksum[:8]}); "
+            f"use that one, or ingest into another index",
+            field="index.embedder",
+            allowed=(str(other),),
+        )
+
+
+def open_dataset(uri: str, version: int) -> Any:
+    """A Lance dataset at one version. Raises ``IndexFault`` where it is not there, or damaged."""
+    try:
+        return lance.dataset(uri, version=version)
+    except (OSError, ValueError) as e:
+        raise IndexFault(f"{Path(uri).name} cannot be opened at version {version}") from e
+
+
+def vectors_of(column: pa.ChunkedArray, dim: int) -> NDArray[np.float32]:
+    """A vector column as float32, shape (rows, dim)."""
+    flat = [np.asarray(part.flatten().to_numpy(zero_copy_only=False)) for part in column.chunks]
+    return np.concatenate([np.zeros(0, np.float16), *flat]).astype(np.float32).reshape(-1, dim)
+
+
+def _chunk_rows(entries: Iterable[Entry], first: int, instant: datetime) -> list[dict[str, Any]]:
+    placed = [(e, ordinal, passage) for e in entries for ordinal, passage in enumerate(e.passages)]
+    return [
+        {
+            "id": first + i,
+            "doc_id": e.doc_id,
+            "bucket": e.bucket,
+            "uri": e.uri,
+            "title": e.title,
+            "format": e.format,
+            "text": e.text[p.start : p.end],
+            "start": p.start,
+            "end": p.end,
+            "ordinal": ordinal,
+            "heading": list(p.heading),
+            "page": p.page,
+            "ingested_at": instant,
+        }
+        for i, (e, ordinal, p) in enumerate(placed)
+    ]
+
+
+def _chunk_table(rows: list[dict[str, Any]], entries: Sequence[Entry], dim: int) -> pa.Table:
+    schema = _chunks_schema(dim)
+    vectors = np.concatenate([e.vectors for e in entries]).astype(np.float16)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dim)
+    table = pa.Table.from_pylist(rows, schema.remove(schema.get_field_index("vector")))
+    return table.append_column(schema.field("vector"), column)
+
+
+def _document_row(e: Entry, instant: datetime) -> dict[str, Any]:
+    return {
+        "doc_id": e.doc_id,
+        "bucket": e.bucket,
+        "uri": e.uri,
+        "title": e.title,
+        "format": e.format,
+        "sha256": e.sha256,
+        "text": e.text,
+        "bytes": e.size,
+        "chunks": len(e.passages),
+        "ingested_at": instant,
+    }

@@ -1,0 +1,211 @@
+"""The Retriever: every query through both legs under one allowed set, fused. Deterministic; no model but the embedder."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.config import IndexConfig, RetrieverConfig
+from assay.errors import AssayError, IndexFault, StageUnavailable
+from assay.fuse import RankedList, best_ranks, fuse
+from assay.index.embed import Encoder
+from assay.index.files import Layout
+from assay.index.reader import Allowed, Reader
+from assay.index.snapshot import current_name, read_current
+from assay.index.store import check_embedder
+from assay.schemas import Degraded
+from assay.types import BucketInfo, Explain, Hit, Leg, SearchQuery, SearchResult
+
+Rows = NDArray[np.int64]
+Scores = NDArray[np.float32]
+
+# All variants together weigh this much beside the question's 1: a small model's bad variant must not push out what the
+# question itself finds.
+VARIANTS_WEIGHT = 0.5
+
+# What FAISS, bm25s, torch and Lance raise when a leg cannot answer. Anything else is a bug, and no reason to go on.
+_LEG_FAULTS = (RuntimeError, OSError, ValueError, MemoryError, TimeoutError, AssayError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One leg's list of rows for each query, and its score of any row (NaN where it has none)."""
+
+    leg: Leg
+    lists: list[tuple[Rows, Scores]]
+    score: Callable[[int, Rows], Scores]
+    method: str
+
+
+class LocalRetriever:
+    """``ports.Retriever`` and ``ports.Embedder`` over the index of one folder.
+
+    An index that is missing, torn or of another embedder does not fail construction: ``reasons`` says so, searches raise
+    ``IndexFault``, and ``reload`` takes up the index as soon as it is whole. Call ``reload`` in a thread.
+    """
+
+    def __init__(self, index: IndexConfig, config: RetrieverConfig, embedder: Encoder) -> None:
+        self._layout = Layout(index.uri)
+        self._config = config
+        self._embedder = embedder
+        self._reader: Reader | None = None
+        self._fault: IndexFault | None = None
+        self._seen: str | None = None
+        self._load(current_name(self._layout))
+
+    @property
+    def index_version(self) -> str | None:
+        return self._reader.manifest.id if self._reader else None
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What is wrong: a newer snapshot that cannot be taken up, and torn files of the one in force."""
+        own = (str(self._fault),) if self._fault else ()
+        return (*own, *(self._reader.reasons if self._reader else ()))
+
+    def reload(self) -> bool:
+        """Take up a newer snapshot, if there is one; searches in progress end on the old one. True where it changed."""
+        name = current_name(self._layout)
+        return name != self._seen and self._load(name)
+
+    async def embed(self, texts: Sequence[str]) -> Scores:
+        return await self._embedder.embed(texts)
+
+    async def buckets(self) -> tuple[BucketInfo, ...]:
+        return tuple(self._open().buckets.values())
+
+    async def lookup(self, doc_id: str) -> str:
+        """The text of a document, in which spans count. Raises ``NotFound``."""
+        return await asyncio.to_thread(self._open().document, doc_id)
+
+    async def search(self, query: SearchQuery) -> SearchResult:
+        """Raises ``UnknownBucket``, ``UnknownField``, ``InvalidFilter``, ``IndexFault``, or ``StageUnavailable`` where
+        no leg could answer. One that could not is in ``degraded``."""
+        reader = self._open()
+        allowed = await asyncio.to_thread(reader.allowed, query.buckets, query.doc_id, query.filters)
+        if allowed.count == 0:
+            return _nothing(reader, query, allowed)
+        found = await asyncio.gather(
+            self._guarded("dense", query, self._dense(reader, query, allowed)) if "dense" in query.legs else _skip(),
+            self._guarded("sparse", query, self._sparse(reader, query, allowed)) if "sparse" in query.legs else _skip(),
+        )
+        degraded = [*(part for part in found if isinstance(part, Degraded)), *_torn(reader, query.legs)]
+        answers = [part for part in found if isinstance(part, _Answer)]
+        if not answers:
+            raise StageUnavailable("no leg of the index could answer: " + "; ".join(d.reason for d in degraded))
+        methods = {"dense": "skipped", "sparse": "skipped", **dict.fromkeys(query.legs, "failed")}
+        methods.update({answer.leg: answer.method for answer in answers})
+        hits = await asyncio.to_thread(self._fused, reader, answers, query)
+        explain = Explain(allowed.count, len(reader.ids), methods)
+        return SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
+
+    def _load(self, name: str | None) -> bool:
+        self._seen = name
+        try:
+            manifest = read_current(self._layout)
+            check_embedder(manifest.embedder.model_dump(), self._embedder.name, self._embedder.checksum)
+            self._reader, self._fault = Reader(self._layout, manifest), None
+        except IndexFault as fault:
+            self._fault = fault
+            return False
+        return True
+
+    def _open(self) -> Reader:
+        if self._reader is None:
+            raise self._fault or IndexFault("the index has no published snapshot")
+        return self._reader
+
+    async def _guarded(self, leg: Leg, query: SearchQuery, work: "asyncio.Future[_Answer] | object") -> _Answer | Degraded:
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                return await work  # type: ignore[misc,no-any-return]
+        except _LEG_FAULTS as e:
+            why = "took too long" if isinstance(e, TimeoutError) else f"failed: {type(e).__name__}"
+            reason = str(e) if isinstance(e, AssayError) else f"the {leg} leg {why}"
+            return Degraded(stage="retriever", reason=reason, fallback=_fallback(leg, query.legs))
+
+    async def _dense(self, reader: Reader, query: SearchQuery, allowed: Allowed) -> _Answer:
+        if not reader.has("dense"):
+            raise StageUnavailable("the dense leg is torn")
+        vectors = await self._embedder.embed(query.queries)
+        if not np.isfinite(vectors).all():
+            raise StageUnavailable("the embedder returned no finite vector")
+
+        def run() -> _Answer:
+            lists = [reader.search_dense(v, self._config.fetch, allowed.mask) for v in vectors]
+            return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), "exact")
+
+        return await asyncio.to_thread(run)
+
+    async def _sparse(self, reader: Reader, query: SearchQuery, allowed: Allowed) -> _Answer:
+        if not reader.has("sparse"):
+            raise StageUnavailable("the sparse leg is torn")
+
+        def run() -> _Answer:
+            found = [reader.search_sparse(q, self._config.fetch, allowed.mask) for q in query.queries]
+            method = "index" if any(len(rows) for rows, _, _ in found) else "skipped"
+            return _Answer("sparse", [(r, s) for r, s, _ in found], lambda i, rows: found[i][2][rows], method)
+
+        return await asyncio.to_thread(run)
+
+    def _fused(self, reader: Reader, answers: Sequence[_Answer], query: SearchQuery) -> tuple[Hit, ...]:
+        found = [rows for answer in answers for rows, _ in answer.lists]
+        union = np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        lists = [
+            RankedList(
+                answer.leg,
+                _pairs(rows, scores),
+                self._leg_weight(answer.leg) * _query_weight(i, len(answer.lists)),
+                dict(_pairs(union, answer.score(i, union))),
+            )
+            for answer in answers
+            for i, (rows, scores) in enumerate(answer.lists)
+        ]
+        fused = fuse(self._config.fusion, lists, self._config.rrf_k)[: query.top_k]
+        ranks = best_ranks(lists)
+        rows = np.array([row for row, _ in fused], dtype=np.int64)
+        similarity = next((a.score(0, rows) for a in answers if a.leg == "dense"), np.full(len(rows), np.nan))
+        return tuple(
+            Hit(chunk, score, ranks.get(row, {}), float(cosine) if np.isfinite(cosine) else None)
+            for (row, score), chunk, cosine in zip(fused, reader.chunks(rows), similarity, strict=True)
+        )
+
+    def _leg_weight(self, leg: Leg) -> float:
+        if self._config.fusion == "rrf":
+            return 1.0
+        return self._config.dense_weight if leg == "dense" else 1 - self._config.dense_weight
+
+
+def _query_weight(number: int, queries: int) -> float:
+    return 1.0 if number == 0 else VARIANTS_WEIGHT / (queries - 1)
+
+
+def _pairs(rows: Rows, scores: Scores) -> list[tuple[int, float]]:
+    known = np.isfinite(scores)
+    return list(zip(rows[known].tolist(), scores[known].tolist(), strict=True))
+
+
+def _nothing(reader: Reader, query: SearchQuery, allowed: Allowed) -> SearchResult:
+    methods = {"dense": "skipped", "sparse": "skipped"}
+    explain = Explain(0, len(reader.ids), methods, allowed.blocking, allowed.count_without)
+    return SearchResult((), reader.manifest.id, explain)
+
+
+def _torn(reader: Reader, legs: Sequence[Leg]) -> list[Degraded]:
+    """A leg that serves without one of its segments answers from a part of the documents, which must be said."""
+    return [
+        Degraded(stage="retriever", reason=reason, fallback="the rest of the index")
+        for reason in reader.reasons
+        if all(f", {leg} leg" not in reason or (leg in legs and reader.has(leg)) for leg in ("dense", "sparse"))
+    ]
+
+
+def _fallback(leg: Leg, legs: Sequence[Leg]) -> str:
+    other = "sparse" if leg == "dense" else "dense"
+    return f"the {other} leg alone" if other in legs else "none"
+
+
+async def _skip() -> None:
+    return None

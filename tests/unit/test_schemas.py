@@ -1,0 +1,106 @@
+"""The shapes' bounds, and that a mistake in a filter is told once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from assay import schemas as s
+
+PREDICATE = {"field": "year", "op": ">=", "value": 2015}
+FILTER = TypeAdapter[s.Filter](s.Filter)
+
+
+def errors(value: object) -> list[tuple[str, tuple[int | str, ...]]]:
+    with pytest.raises(ValidationError) as caught:
+        s.AskRequest.model_validate(value)
+    return [(error["type"], error["loc"]) for error in caught.value.errors()]
+
+
+@pytest.mark.parametrize("question", ["", " ", "\n\t\u2003", "a\x00b", "\ud800", "a" * (s.MAX_QUESTION_CHARS + 1)])
+def test_what_is_no_question(question: str) -> None:
+    for shape in (s.AskRequest, s.SearchRequest):
+        with pytest.raises(ValidationError):
+            shape(question=question)
+
+
+@given(st.text(min_size=1, max_size=50))
+def test_the_documented_pattern_says_the_same(question: str) -> None:
+    import re
+
+    pattern = s.AskRequest.model_json_schema()["properties"]["question"]["pattern"]
+    try:
+        s.AskRequest(question=question)
+    except ValidationError:
+        assert not re.search(pattern, question)
+    else:
+        assert re.search(pattern, question)
+
+
+@pytest.mark.parametrize(
+    ("change", "loc"),
+    [
+        ({"top_k": 0}, ("top_k",)),
+        ({"top_k": 101}, ("top_k",)),
+        ({"budget": {"rounds": 0}}, ("budget", "rounds")),
+        ({"budget": {"deadline_s": float("inf")}}, ("budget", "deadline_s")),
+        ({"budget": {"deadline_s": float("nan")}}, ("budget", "deadline_s")),
+        ({"colour": "red"}, ("colour",)),
+        ({"options": {"colour": "red"}}, ("options", "colour")),
+        ({"include": ["prompt"]}, ("include", 0)),
+        ({"buckets": ["a" * 201]}, ("buckets", 0)),
+    ],
+)
+def test_bounds_and_unknown_keys(change: dict[str, object], loc: tuple[int | str, ...]) -> None:
+    assert [where for _, where in errors({"question": "a", **change})] == [loc]
+
+
+def test_whole_numbers_may_be_written_as_floats() -> None:
+    request = s.AskRequest.model_validate({"question": "a", "top_k": 3.0, "budget": {"rounds": 2.0}}, strict=True)
+    assert (request.top_k, request.budget.rounds) == (3, 2)
+    assert errors({"question": "a", "top_k": 3.5}) == [("int_from_float", ("top_k",))]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (7, [("filter_kind", ("filters",))]),
+        ([], [("filter_kind", ("filters",))]),
+        ({"and": []}, [("too_short", ("filters", "And", "and"))]),
+        ({"or": [PREDICATE] * 33}, [("too_long", ("filters", "Or", "or"))]),
+        ({"and": [PREDICATE, 1]}, [("filter_kind", ("filters", "And", "and", 1))]),
+        ({"not": {**PREDICATE, "op": "~"}}, [("literal_error", ("filters", "Not", "not", "Predicate", "op"))]),
+        ({**PREDICATE, "value": None}, [("value_error", ("filters", "Predicate", "value"))]),
+        ({**PREDICATE, "value": [[1]]}, [("value_error", ("filters", "Predicate", "value"))]),
+        ({**PREDICATE, "value": [1, 2**63]}, [("value_error", ("filters", "Predicate", "value"))]),
+        ({**PREDICATE, "and": [PREDICATE]}, [("extra_forbidden", ("filters", "And", key)) for key in PREDICATE]),
+    ],
+)
+def test_a_filters_mistake_is_told_once(value: object, expected: list[tuple[str, tuple[int | str, ...]]]) -> None:
+    assert errors({"question": "a", "filters": value}) == expected
+
+
+FILTERS: st.SearchStrategy[s.Filter] = st.recursive(
+    st.builds(
+        s.Predicate,
+        field=st.text(min_size=1, max_size=5),
+        op=st.sampled_from(["=", "in", "<"]),
+        value=st.one_of(st.text(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.lists(st.text(), max_size=3)),
+    ),
+    lambda inner: st.one_of(
+        st.builds(s.And, and_=st.lists(inner, min_size=1, max_size=3)),
+        st.builds(s.Or, or_=st.lists(inner, min_size=1, max_size=3)),
+        st.builds(s.Not, not_=inner),
+    ),
+    max_leaves=5,
+)
+
+
+@given(FILTERS)
+def test_filters_survive_the_wire(filters: s.Filter) -> None:
+    assert FILTER.validate_json(FILTER.dump_json(filters, by_alias=True), strict=True, by_name=False) == filters
+
+
+def test_usage_adds_up() -> None:
+    one = s.Usage(llm_calls=1, prompt_tokens=2, cached_tokens=3, completion_tokens=4)
+    assert one + one == s.Usage(llm_calls=2, prompt_tokens=4, cached_tokens=6, completion_tokens=8)

@@ -1,0 +1,102 @@
+"""A ``Driver`` that plays a script: events to yield, faults to raise, seconds to wait. It remembers what it saw."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+from assay import events as ev
+from assay import schemas as s
+
+Step = ev.Event | BaseException | float
+
+CITATION = s.Citation(
+    number=1,
+    slot="E1",
+    doc_id="doc_7",
+    chunk_id=4711,
+    bucket="contracts",
+    title="Supply Agreement",
+    uri="contracts/supply-7.pdf",
+    page=5,
+    heading=["12 Term", "12.2 Termination"],
+    span=(1042, 1106),
+    quote="Either party may terminate on thirty (30) days' written notice.",
+)
+# Separators that a text decoder would take for the end of a line.
+ANSWER = "Either party may terminate\u2028on thirty\u0085(30) days' notice. [1]"
+
+
+def response(status: s.AnswerStatus = "answered") -> s.AskResponse:
+    return s.AskResponse(
+        id="ans_1",
+        request_id="",
+        status=status,
+        terminated_by="answered",
+        answer=s.Answer(text=ANSWER, style="extract"),
+        citations=[CITATION],
+        degraded=[s.Degraded(stage="reranker", reason="timeout after 8.0 s", fallback="fused order")],
+        index_version="v1",
+        rounds=1,
+        timings_ms={"total": 12.5},
+    )
+
+
+def whole() -> list[Step]:
+    """A question that is answered."""
+    return [
+        ev.StatusEvent(state="searching", round=1),
+        ev.PlanEvent(mode="agentic", query="termination", variants=["notice"], buckets=["contracts"]),
+        ev.ToolCallStart(tool="search_hybrid", arguments={"queries": ["termination", "notice"]}),
+        ev.ToolCallResult(tool="search_hybrid", hits=17, duration_ms=44, outcome="ok"),
+        ev.EvidenceEvent(added=["E1"], titles=["Supply Agreement"]),
+        ev.GradeEvent(p_enough=0.8, p_more=0.15, p_clarify=0.05),
+        ev.AnswerEvent(delta=ANSWER),
+        ev.CitationEvent(citation=CITATION),
+        ev.CompletedEvent(response=response()),
+    ]
+
+
+class ScriptedDriver:
+    def __init__(self, *script: Step) -> None:
+        self.script: list[Step] = list(script) or whole()
+        self.asked: list[s.AskRequest] = []
+        self.request_ids: list[str] = []
+        self.running = 0
+        self.closed = 0
+        self.search_fault: BaseException | None = None
+        self.ready_now: Callable[[], s.Readiness] = lambda: s.Readiness(status="ready", stages={"retriever": "ready"})
+
+    async def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[ev.Event]:
+        self.asked.append(request)
+        self.request_ids.append(request_id)
+        self.running += 1
+        try:
+            for step in self.script:
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                elif isinstance(step, BaseException):
+                    raise step
+                else:
+                    yield step
+        finally:
+            await asyncio.sleep(0)  # closing takes its turn, and must be awaited
+            self.running -= 1
+            self.closed += 1
+
+    async def ask(self, request: s.AskRequest, request_id: str) -> s.AskResponse:
+        raise AssertionError("the door uses stream for both")
+
+    async def search(self, request: s.SearchRequest, request_id: str) -> s.SearchResponse:
+        self.request_ids.append(request_id)
+        if self.search_fault:
+            raise self.search_fault
+        hit = s.SearchHit(
+            **CITATION.model_dump(include={"chunk_id", "doc_id", "bucket", "title", "uri", "page", "heading", "span"}),
+            score=0.83,
+            ranks={"dense": 1},
+            text=CITATION.quote,
+        )
+        explain = s.SearchExplain(allowed_rows=60, total_rows=4000, methods={"dense": "exact"})
+        return s.SearchResponse(request_id="", hits=[hit], explain=explain, index_version="v1")
+
+    async def readiness(self) -> s.Readiness:
+        return self.ready_now()

@@ -1,0 +1,243 @@
+"""The client and the ``ask`` command against the real door, over a loopback socket."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, closing, contextmanager
+
+import httpx
+import pytest
+import typer
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from typer.testing import CliRunner
+
+from assay import events as ev
+from assay import schemas as s
+from assay.cli.ask import ask
+from assay.client import AsyncClient, Client, EventDecoder, NotAssay, Unreachable
+from assay.config import IngressConfig
+from assay.errors import AssayError, Overloaded, StageTimeout, StageUnavailable, UnknownBucket
+from deployments.api import make_api
+from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver, response, whole
+
+CONFIG = IngressConfig(heartbeat_s=0.1)
+QUESTION = s.AskRequest(question="When may it end?")
+CLOSED = "http://127.0.0.1:1"
+FILTER = s.And(and_=[s.Predicate(field="type", op="=", value="Supply")])
+
+
+@contextmanager
+def listening(app: object) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))  # type: ignore[arg-type]
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    until(lambda: server.started)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def driver() -> ScriptedDriver:
+    return ScriptedDriver()
+
+
+@pytest.fixture
+def url(driver: ScriptedDriver) -> Iterator[str]:
+    with listening(make_api(driver, CONFIG)) as url:
+        yield url
+
+
+def test_blocking_client(url: str, driver: ScriptedDriver) -> None:
+    with Client(url) as client:
+        answer = client.ask(QUESTION.model_copy(update={"filters": FILTER}))
+        events = list(client.stream(QUESTION))
+        found = client.search(s.SearchRequest(question="termination"))
+        ready = client.ready()
+    assert answer.citations == [CITATION]
+    assert [type(event) for event in events] == [type(step) for step in whole()]
+    assert isinstance(events[-1], ev.CompletedEvent)
+    assert events[-1].response.answer == answer.answer
+    assert (found.hits[0].text, ready.status) == (CITATION.quote, "ready")
+    assert (driver.asked[0].filters, driver.asked[1].stream) == (FILTER, True)
+
+
+@pytest.mark.anyio
+async def test_async_client(driver: ScriptedDriver) -> None:
+    transport = httpx.ASGITransport(make_api(driver, CONFIG))
+    async with AsyncClient("http://test", transport=transport) as client:
+        answer = await client.ask(QUESTION)
+        events = [event async for event in client.stream(QUESTION)]
+        found = await client.search(s.SearchRequest(question="termination"))
+        driver.ready_now = lambda: s.Readiness(status="unavailable", reasons=["starting"])
+        ready = await client.ready()
+    assert isinstance(events[-1], ev.CompletedEvent)
+    assert (answer.citations, events[-1].response.citations) == ([CITATION], [CITATION])
+    assert (found.index_version, ready.reasons) == ("v1", ["starting"])
+
+
+def test_faults_are_the_servers_own(url: str, driver: ScriptedDriver) -> None:
+    driver.script = [UnknownBucket("There is no bucket 'x'.", "buckets[0]", ("contracts",))]
+    with Client(url) as client:
+        for call in (lambda: client.ask(QUESTION), lambda: list(client.stream(QUESTION))):
+            with pytest.raises(UnknownBucket) as caught:
+                call()
+            assert (caught.value.field, caught.value.allowed) == ("buckets[0]", ("contracts",))
+            assert caught.value.__notes__[0].startswith("request_id req_")
+        driver.script = [ev.StatusEvent(state="planning"), StageTimeout("generator: timeout")]
+        events = client.stream(QUESTION)
+        assert next(events).type == "status"
+        with pytest.raises(StageTimeout):
+            next(events)
+
+
+def test_closing_the_stream_cancels_the_question(url: str, driver: ScriptedDriver) -> None:
+    driver.script = [ev.StatusEvent(state="planning"), 60.0]
+    with Client(url) as client, closing(client.stream(QUESTION)) as events:
+        assert next(events).type == "status"
+    until(lambda: driver.closed == 1)
+
+
+@pytest.mark.anyio
+async def test_closing_the_async_stream_cancels_the_question(url: str, driver: ScriptedDriver) -> None:
+    driver.script = [ev.StatusEvent(state="planning"), 60.0]
+    async with AsyncClient(url) as client, aclosing(client.stream(QUESTION)) as events:
+        assert (await anext(events)).type == "status"
+    await asyncio.to_thread(until, lambda: driver.closed == 1)
+
+
+@pytest.mark.anyio
+async def test_nothing_listens() -> None:
+    with Client(CLOSED) as client, pytest.raises(Unreachable, match="make serve"):
+        client.ready()
+    async with AsyncClient(CLOSED) as client_:
+        with pytest.raises(Unreachable, match="make serve"):
+            await client_.ask(QUESTION)
+        with pytest.raises(Unreachable, match="make serve"):
+            await anext(client_.stream(QUESTION))
+
+
+@pytest.mark.anyio
+async def test_slow_cut_off_or_strange_servers() -> None:
+    async def strange(scope: Scope, receive: Receive, send: Send) -> None:
+        streams = scope["path"] == "/v1/answers"
+        kind = b"text/event-stream" if streams else b"text/html"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        body = b'id: 1\nevent: status\ndata: {"type":"status","state":"planning"}\n\n' if streams else b"<html>"
+        await send({"type": "http.response.body", "body": body})
+
+    async with AsyncClient("http://test", transport=httpx.ASGITransport(strange)) as client:
+        with pytest.raises(StageUnavailable, match="ended before"):
+            assert [event async for event in client.stream(QUESTION)]
+        for call in (client.ready(), client.search(s.SearchRequest(question="x")), client.ask(QUESTION)):
+            with pytest.raises(NotAssay, match="another service"):
+                await call
+
+
+def test_decoder_takes_bytes_however_they_are_cut() -> None:
+    events: list[ev.Event] = [ev.AnswerEvent(delta=ANSWER), ev.CompletedEvent(response=response())]
+    wire = "".join(
+        f"id: {n}\r\nevent: {e.type}\r\ndata: {e.model_dump_json()}\r\n\r\n: ping\n\n" for n, e in enumerate(events)
+    )
+    for size in (1, 2, 7, 10_000):
+        decoder, data = EventDecoder(), wire.encode()
+        assert [e for at in range(0, len(data), size) for e in decoder.feed(data[at : at + size])] == events
+    with pytest.raises(NotAssay):
+        list(EventDecoder().feed(b'data: {"type":"news"}\n'))
+    with pytest.raises(Overloaded):
+        list(EventDecoder().feed(b'data: {"type":"error","error":{"code":"overloaded","message":"full"}}\n'))
+    with pytest.raises(AssayError, match="odd"):
+        list(EventDecoder().feed(b'data: {"type":"error","error":{"code":"parse_fault","message":"odd"}}\n'))
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+COMMAND = typer.Typer()
+COMMAND.command()(ask)
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(COMMAND, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_ask_shows_the_way_and_the_answer(url: str, driver: ScriptedDriver) -> None:
+    code, out, err = run("When may it end?", "--url", url, "--bucket", "contracts", "--mode", "agentic")
+    assert code == 0
+    assert out.startswith("Either party may terminate")
+    assert "[1] contracts/supply-7.pdf, 12 Term > 12.2 Termination, page 5, characters 1042-1106" in out
+    assert CITATION.quote in out
+    lines = err.strip().splitlines()
+    assert [line.split()[0] for line in lines if line] == ["plan", "search", "evidence", "grade", "degraded", "ended"]
+    assert "termination | notice: 17 hits in 44 ms" in err
+    assert "timeout after 8.0 s; instead: fused order" in err
+    assert "\x1b" not in out + err
+    assert (driver.asked[0].buckets, driver.asked[0].mode) == (["contracts"], "agentic")
+
+
+def test_ask_json(url: str) -> None:
+    code, out, err = run("When?", "--url", url, "--json")
+    assert (code, err) == (0, "")
+    assert s.AskResponse.model_validate(json.loads(out)).citations == [CITATION]
+
+
+def test_ask_clarifies_with_3(url: str, driver: ScriptedDriver) -> None:
+    clarification = s.Clarification(
+        type="no_results", message="No passage is so new.", choices=[s.Choice(label="any date", count=60)]
+    )
+    last = response("clarify").model_copy(update={"answer": None, "citations": [], "clarification": clarification})
+    driver.script = [ev.ClarifyEvent(clarification=clarification), ev.CompletedEvent(response=last)]
+    code, out, _ = run("When?", "--url", url)
+    assert (code, out) == (3, "No passage is so new.\n  - any date (60)\n")
+    driver.script = [ev.CompletedEvent(response=response("no_evidence"))]
+    code, out, _ = run("When?", "--url", url)
+    assert (code, out.startswith("Either party")) == (3, True)
+
+
+def test_ask_faults(url: str, driver: ScriptedDriver) -> None:
+    driver.script = [ev.StatusEvent(state="planning"), UnknownBucket("There is no bucket 'x'.")]
+    code, out, err = run("When?", "--url", url)
+    assert (code, out, err.splitlines()[0]) == (1, "", "There is no bucket 'x'.")
+    assert err.splitlines()[1].startswith("request_id req_")
+    code, out, err = run("When?", "--url", CLOSED)
+    assert (code, out, err) == (1, "", f"Nothing answers at {CLOSED}: start it with `make serve`.\n")
+    code, _, err = run("  ", "--url", url)
+    assert (code, err) == (2, "question: must not be blank\n")
+    code, _, err = run("When?", "--mode", "fast")
+    assert (code, "agentic" in err) == (2, True)
+
+
+def test_ask_lets_no_document_write_to_the_terminal(url: str, driver: ScriptedDriver) -> None:
+    evil = CITATION.model_copy(update={"quote": "\x1b]0;owned\x07 [red]x[/red]", "uri": "a\x9b31m.pdf"})
+    last = response().model_copy(update={"citations": [evil]})
+    driver.script = [ev.AnswerEvent(delta="\x1b[2Jgone"), ev.CompletedEvent(response=last)]
+    _, out, err = run("When?", "--url", url)
+    assert not set("\x1b\x07\x9b") & set(out + err)
+    assert "[red]x[/red]" in out
+
+
+def test_ctrl_c_ends_quietly_with_130(url: str, driver: ScriptedDriver) -> None:
+    driver.script = [ev.AnswerEvent(delta="It"), 60.0]
+    program = "import typer; from assay.cli.ask import ask; typer.run(ask)"
+    command = [sys.executable, "-c", program, "When?", "--url", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: driver.running == 1, 30)
+        assert process.stdout is not None
+        assert process.stdout.read(2) == "It"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
+    assert (process.returncode, err.strip()) == (130, "")
+    until(lambda: driver.closed == 1)

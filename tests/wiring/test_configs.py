@@ -1,0 +1,265 @@
+"""Every YAML of the project is what Serve, Ray and our own config take, and a mistake in one would be noticed."""
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import jsonschema
+import pytest
+import ray
+import yaml
+from pydantic import BaseModel, ValidationError
+from ray.serve.config import AutoscalingConfig
+from ray.serve.schema import (
+    DeploymentSchema,
+    HTTPOptionsSchema,
+    RayActorOptionsSchema,
+    ServeApplicationSchema,
+    ServeDeploySchema,
+)
+
+from assay import serve_config
+from assay.config import AppConfig
+from assay.errors import SetupError
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+CLUSTER = ROOT / "ray-cluster.yaml"
+STAGES = {"Ingress", "Driver", "Expander", "Retriever", "Reranker", "Generator"}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def lint(raw: Any) -> list[str]:
+    """What is wrong with a Serve config. Serve's own schema ignores the keys that it doesn't know."""
+    try:
+        ServeDeploySchema.model_validate(raw)
+    except ValidationError as e:
+        return [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in e.errors()]
+    found = [*unknown("", raw, ServeDeploySchema), *unknown("http_options", raw.get("http_options"), HTTPOptionsSchema)]
+    for app in raw["applications"]:
+        found += unknown("application", app, ServeApplicationSchema)
+        found += args_faults(app.get("args") or {})
+        names = [item["name"] for item in app.get("deployments", [])]
+        found += [f"deployments: {name} twice" for name in sorted({name for name in names if names.count(name) > 1})]
+        found += [f"deployments: there is no {name}" for name in names if name not in STAGES]
+        for item in app.get("deployments", []):
+            found += unknown(item["name"], item, DeploymentSchema)
+            found += unknown(item["name"], item.get("ray_actor_options"), RayActorOptionsSchema)
+            found += unknown(item["name"], item.get("autoscaling_config"), AutoscalingConfig)
+    return found
+
+
+def unknown(where: str, values: dict[str, Any] | None, schema: type[BaseModel]) -> list[str]:
+    known = {name for key, info in schema.model_fields.items() for name in (key, info.alias) if name}
+    return [f"{where}: unknown key '{key}'" for key in values or {} if key not in known]
+
+
+def args_faults(args: dict[str, Any]) -> list[str]:
+    try:
+        AppConfig.model_validate(args)
+    except ValidationError as e:
+        return [f"args.{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in e.errors()]
+    return []
+
+
+def cluster_faults(raw: Any) -> list[str]:
+    """Ray's JSON schema knows the shape; that names and bounds fit together it leaves to the autoscaler's start."""
+    schema = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
+    found = [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(raw)]
+    if found:
+        return found
+    types = raw.get("available_node_types", {})
+    if raw.get("head_node_type") not in types:
+        found.append(f"head_node_type '{raw.get('head_node_type')}' is not among {sorted(types)}")
+    for name, node in types.items():
+        if node.get("min_workers", 0) > node.get("max_workers", 0):
+            found.append(f"{name}: min_workers above max_workers")
+    if sum(node.get("min_workers", 0) for node in types.values()) > raw.get("max_workers", 2):
+        found.append("max_workers is below the sum of min_workers")
+    return found
+
+
+@pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    return cast("Path", request.param)
+
+
+# ---- configs/ -------------------------------------------------------------------------------------------------------
+
+
+def test_all_three_are_there() -> None:
+    assert [path.stem for path in CONFIGS] == ["cluster", "gpu", "local"]
+
+
+def test_config_is_valid(path: Path) -> None:
+    assert lint(load(path)) == []
+
+
+def test_config_names_the_graph_and_every_stage(path: Path) -> None:
+    (app,) = load(path)["applications"]
+    assert (app["name"], app["import_path"]) == ("assay", "graph:build_app")
+    assert {item["name"] for item in app["deployments"]} == STAGES
+
+
+def test_config_reaches_no_network_by_itself(path: Path) -> None:
+    (app,) = load(path)["applications"]
+    assert OFFLINE.items() <= app["runtime_env"]["env_vars"].items()
+
+
+def test_queues_are_bounded_and_not_starved(path: Path) -> None:
+    """Serve's defaults are 5 requests at a time, and queues without end."""
+    (app,) = load(path)["applications"]
+    for item in app["deployments"]:
+        assert item["max_ongoing_requests"] >= 32, item["name"]
+        assert item["max_queued_requests"] > 0, item["name"]
+
+
+def test_http_times_out_after_the_driver(path: Path) -> None:
+    """The driver must be the one that ends a question, with the best answer so far."""
+    config = serve_config.load(path)
+    assert config.raw["http_options"]["request_timeout_s"] > config.app.loop.deadline_s
+
+
+def test_small_configs_listen_on_loopback_only() -> None:
+    for name in ("local", "gpu"):
+        assert serve_config.load(ROOT / "configs" / f"{name}.yaml").host == "127.0.0.1"
+
+
+def test_local_fits_two_cores_beside_its_engine() -> None:
+    (app,) = load(ROOT / "configs" / "local.yaml")["applications"]
+    assert sum(item["ray_actor_options"]["num_cpus"] for item in app["deployments"]) <= 1
+    assert list(AppConfig.model_validate(app["args"]).engines) == ["small"]
+
+
+@pytest.mark.parametrize("name", ["gpu", "cluster"])
+def test_each_llm_stage_has_its_own_engine(name: str) -> None:
+    app = serve_config.load(ROOT / "configs" / f"{name}.yaml").app
+    assert len({app.expander.engine, app.reranker.engine, app.generator.engine}) == len(app.engines) == 3
+    assert all(engine.device == "gpu" for engine in app.engines.values())
+
+
+def test_one_gpu_is_shared_and_not_overdrawn() -> None:
+    raw = load(ROOT / "configs" / "gpu.yaml")["applications"][0]
+    engines = AppConfig.model_validate(raw["args"]).engines.values()
+    others = sum(item["ray_actor_options"].get("num_gpus", 0) for item in raw["deployments"])
+    assert sum(engine.gpu_memory_utilization for engine in engines) + others <= 1
+
+
+def test_cluster_scales_every_stage_and_engine() -> None:
+    raw = load(ROOT / "configs" / "cluster.yaml")["applications"][0]
+    assert all(item["autoscaling_config"]["max_replicas"] > 1 for item in raw["deployments"])
+    assert all(engine.max_replicas > 1 for engine in AppConfig.model_validate(raw["args"]).engines.values())
+
+
+# ---- the checks can fail --------------------------------------------------------------------------------------------
+
+
+def mistakes() -> Iterator[tuple[str, list[str], Any, str]]:
+    """Where in local.yaml (a path of keys), what is put there, and a word that the complaint must have."""
+    app, first = ["applications", "0"], ["applications", "0", "deployments", "0"]
+    yield "typo in a deployment", [*first, "num_replica"], 3, "num_replica"
+    yield "typo in actor options", [*first, "ray_actor_options", "num_cpu"], 1, "num_cpu"
+    yield "typo in autoscaling", [*first, "autoscaling_config"], {"max_replica": 3}, "max_replica"
+    yield "wrong type", [*first, "max_ongoing_requests"], "many", "max_ongoing_requests"
+    yield "no such stage", [*first, "name"], "Ingres", "there is no Ingres"
+    yield "stage twice", [*first, "name"], "Driver", "Driver twice"
+    yield "typo in the application", [*app, "routeprefix"], "/", "routeprefix"
+    yield "typo in http_options", ["http_options", "prot"], 1, "prot"
+    yield "typo at the top", ["proxylocation"], "HeadOnly", "proxylocation"
+    yield "typo in args", [*app, "args", "retriver"], {}, "retriver"
+    yield "deep typo in args", [*app, "args", "loop", "deadline"], 5, "loop.deadline"
+    yield "out of bounds", [*app, "args", "loop", "rounds"], 0, "rounds"
+    yield "engine that is not there", [*app, "args", "reranker", "engine"], "big", "big"
+
+
+@pytest.mark.parametrize(("where", "value", "word"), [m[1:] for m in mistakes()], ids=[m[0] for m in mistakes()])
+def test_a_mistake_is_noticed(where: list[str], value: Any, word: str) -> None:
+    raw = load(ROOT / "configs" / "local.yaml")
+    spot = raw
+    for key in where[:-1]:
+        spot = spot[int(key)] if isinstance(spot, list) else spot.setdefault(key, {})
+    spot[where[-1]] = value
+    assert word in "; ".join(lint(raw))
+
+
+def test_serve_itself_would_not_notice() -> None:
+    """The reason for ``lint``. When this fails, Serve has learnt to refuse unknown keys, and ``unknown`` can go."""
+    raw = load(ROOT / "configs" / "local.yaml")
+    raw["applications"][0]["deployments"][0]["num_replica"] = 3
+    ServeDeploySchema.model_validate(raw)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("applications: [", "not YAML"),
+        ("[]", "no application named 'assay'"),
+        ("applications: [{name: other}]", "no application named 'assay'"),
+        ("applications: [{name: assay, args: {loop: {rounds: 0}}}]", "args.loop.rounds"),
+    ],
+)
+def test_loader_says_what_is_wrong_in_one_line(tmp_path: Path, text: str, word: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(SetupError) as caught:
+        serve_config.load(path)
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_loader_names_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"missing\.yaml"):
+        serve_config.load(tmp_path / "missing.yaml")
+
+
+# ---- ray-cluster.yaml -----------------------------------------------------------------------------------------------
+
+
+def test_cluster_yaml_is_valid() -> None:
+    assert cluster_faults(load(CLUSTER)) == []
+
+
+def test_cluster_has_a_cpu_head_and_bounded_gpu_workers() -> None:
+    raw = load(CLUSTER)
+    types = raw["available_node_types"]
+    assert "GPU" not in types[raw["head_node_type"]]["resources"]
+    workers = [node for node in types.values() if node["resources"].get("GPU")]
+    assert workers
+    assert all(0 < node["min_workers"] < node["max_workers"] for node in workers)
+    assert any("requirements/gpu.txt" in command for command in raw["setup_commands"])
+    assert any("--metrics-export-port" in command for command in raw["head_start_ray_commands"])
+
+
+def test_cluster_can_hold_the_smallest_graph() -> None:
+    """The minimum of workers has the GPUs and cores that configs/cluster.yaml asks for at its minimum of replicas."""
+    nodes = [n for n in load(CLUSTER)["available_node_types"].values() for _ in range(n.get("min_workers", 0))]
+    raw = load(ROOT / "configs" / "cluster.yaml")["applications"][0]
+    engines = AppConfig.model_validate(raw["args"]).engines.values()
+    gpus = [engine.tensor_parallel for engine in engines for _ in range(engine.min_replicas)]
+    cores = sum(
+        d["ray_actor_options"]["num_cpus"] * d["autoscaling_config"]["min_replicas"] for d in raw["deployments"]
+    )
+    assert sum(gpus) <= sum(node["resources"].get("GPU", 0) for node in nodes)
+    assert max(gpus) <= max(node["resources"].get("GPU", 0) for node in nodes)
+    assert cores <= sum(node["resources"]["CPU"] for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"cluster_nam": "x"}, "cluster_nam"),
+        ({"max_workers": "ten"}, "ten"),
+        ({"head_node_type": "chief"}, "chief"),
+        ({"max_workers": 1}, "sum of min_workers"),
+        ({"provider": {"region": "x"}}, "type"),
+    ],
+)
+def test_a_mistake_in_the_cluster_is_noticed(change: dict[str, Any], word: str) -> None:
+    raw = copy.deepcopy(load(CLUSTER)) | change
+    assert word in "; ".join(cluster_faults(raw))

@@ -1,0 +1,132 @@
+"""What ``make demo`` says when the machine is not ready, and that stopping it leaves nothing."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from assay.__main__ import COMMANDS, main
+from deployments import launch, local
+
+ROOT = Path(__file__).parents[2]
+PORT_TAKEN = r"port \d+ is taken by process \d+ \(\S+\): stop that, or choose another: make demo PORT=\d+"
+
+
+def test_a_taken_port_names_who_has_it() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(launch.Refused, match=PORT_TAKEN):
+            launch.check_port("127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_free_port_is_fine() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    launch.check_port("127.0.0.1", port)
+
+
+def test_a_full_disk_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1))
+    with pytest.raises(launch.Refused, match=rf"0\.0 GB free in {tmp_path}, 2 GB are needed"):
+        launch.check_disk(tmp_path / "not" / "there" / "yet")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(launch.PACKAGES, "no_such_module", "no-such-package")
+    with pytest.raises(launch.Refused, match="not installed: no-such-package; run `make install`"):
+        launch.check_packages()
+
+
+def test_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 12, 1, "final", 0))
+    with pytest.raises(launch.Refused, match=r"Python 3\.11 is needed, this is 3\.12\.1"):
+        launch.check_python()
+
+
+def test_launch_itself_needs_only_the_standard_library() -> None:
+    """Or it could not say which package is missing."""
+    command = [sys.executable, "-S", "-c", "import deployments.launch"]  # -S: no site-packages
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def test_a_bad_config_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "deployments.launch", str(tmp_path / "missing.yaml")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "missing.yaml" in done.stderr
+
+
+def test_an_orphan_is_found_and_killed() -> None:
+    """A grandchild whose parent has gone, as a worker of Ray or the engine's process may be."""
+    code = (
+        "import subprocess, sys; from deployments.local import adopt_orphans, descendants, kill; import os, time\n"
+        "adopt_orphans()\n"
+        "subprocess.run(['sh', '-c', 'setsid sleep 300 & echo $!'], check=True)\n"
+        "time.sleep(0.2); kill(descendants(os.getpid()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not psutil.pid_exists(int(done.stdout))
+
+
+def test_folders_of_dead_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = Path("/tmp") / f"as{time.monotonic_ns() % 10**6}"
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(base))
+    (base / "assay-999999999-x").mkdir(parents=True)
+    (base / "assay-1-x").mkdir()
+    try:
+        mine = local._run_folder()
+        assert mine.parent == base
+        assert sorted(p.name for p in base.iterdir()) == sorted(["assay-1-x", mine.name])
+    finally:
+        shutil.rmtree(base)
+
+
+# ---- python -m assay ------------------------------------------------------------------------------------------------
+
+
+def test_help_imports_nothing_slow() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "assay", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert all(name in done.stdout for name in COMMANDS)
+    assert not any(name in done.stderr for name in ("typer", "pydantic", "numpy", "torch"))
+
+
+@pytest.mark.parametrize(("words", "code"), [([], 2), (["--help"], 0), (["--version"], 0), (["nonsense"], 2)])
+def test_exit_codes(words: list[str], code: int) -> None:
+    assert main(words) == code
+
+
+def test_a_missing_package_of_a_command_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "filelock", None)
+    monkeypatch.delitem(sys.modules, "assay.models", raising=False)
+    monkeypatch.delitem(sys.modules, "assay.cli.prepare", raising=False)
+    assert main(["prepare"]) == 1
+    assert capsys.readouterr().err == "assay: the package 'filelock' is not installed: run `make install`\n"
+
+
+def test_ctrl_c_stops_a_step_and_what_it_started(tmp_path: Path) -> None:
+    """SIGTERM, which only the launcher gets: its child must not stay."""
+    code = (
+        "import sys; from deployments import launch, local\n"
+        "launch.signal.signal(launch.signal.SIGTERM, launch._interrupt)\n"
+        "try: launch._run([sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); time.sleep(300)'])\n"
+        "except KeyboardInterrupt: sys.exit(143)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 143
+    assert not psutil.pid_exists(child)

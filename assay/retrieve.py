@@ -1,7 +1,7 @@
 """The Retriever: every query through both legs under one allowed set, fused. Deterministic; no model but the embedder."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,7 +95,7 @@ class LocalRetriever:
         answers = [part for part in found if isinstance(part, _Answer)]
         if not answers:
             raise StageUnavailable("no leg of the index could answer: " + "; ".join(d.reason for d in degraded))
-        methods = {"dense": "skipped", "sparse": "skipped", **dict.fromkeys(query.legs, "failed")}
+        methods: dict[str, str] = {"dense": "skipped", "sparse": "skipped", **dict.fromkeys(query.legs, "failed")}
         methods.update({answer.leg: answer.method for answer in answers})
         hits = await asyncio.to_thread(self._fused, reader, answers, query)
         explain = Explain(allowed.count, len(reader.ids), methods)
@@ -117,10 +117,10 @@ class LocalRetriever:
             raise self._fault or IndexFault("the index has no published snapshot")
         return self._reader
 
-    async def _guarded(self, leg: Leg, query: SearchQuery, work: "asyncio.Future[_Answer] | object") -> _Answer | Degraded:
+    async def _guarded(self, leg: Leg, query: SearchQuery, work: Awaitable[_Answer]) -> _Answer | Degraded:
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                return await work  # type: ignore[misc,no-any-return]
+                return await work
         except _LEG_FAULTS as e:
             why = "took too long" if isinstance(e, TimeoutError) else f"failed: {type(e).__name__}"
             reason = str(e) if isinstance(e, AssayError) else f"the {leg} leg {why}"

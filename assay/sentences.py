@@ -7,8 +7,10 @@ Span = tuple[int, int]
 
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})")
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]+")
-_RULE = re.compile(r"\s*(?:[-*_=~][ \t]*){3,}$|\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$|\s*:{3,}.*$|\s*<!--.*-->\s*$")
-_MARKER = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*(?:(?:[-*+•‣◦▪]|\d{1,3}[.)]|[a-zA-Z][.)](?=[ \t]+\S))[ \t]+(?:\[[ xX]\][ \t]+)?)")
+_RULE = re.compile(
+    r"\s*(?:[-*_=~][ \t]*){3,}$|\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$|\s*:{3,}.*$|\s*<!--.*-->\s*$"
+)
+_MARKER = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*(?:[-*+•‣◦▪]|\d{1,3}[.)]|[a-zA-Z]\))[ \t]+(?:\[[ xX]\][ \t]+)?")
 _QUOTE = re.compile(r"[ \t]*(?:>[ \t]?)+")
 _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*$")
 _END = re.compile(r"[.!?…؟۔]+[\"'”’»)\]*_`]*(?=\s|$)|[。！？｡।॥]+[」』”’）】》\"']*")
@@ -19,7 +21,9 @@ _ABBREVIATION = re.compile(
 )
 # After one of these an abbreviation may still end the sentence, when what follows plainly starts another.
 _MAY_END = re.compile(r"(?:etc|al|Inc|Ltd|Co|Corp|LLC|Jr|Sr|(?:[A-Za-z]\.)+[A-Za-z])\.$")
-_STARTER = re.compile(r"\s+[\"“‘(]?(?:The|This|That|These|It|In|He|She|They|We|You|A|An|But|If|However|For|As|At|On|When)\s")
+_STARTER = re.compile(
+    r"\s+[\"“‘(]?(?:The|This|That|These|It|In|He|She|They|We|You|A|An|But|If|However|For|As|At|On|When)\s"
+)
 
 
 def sentences(text: str) -> list[Span]:

@@ -79,7 +79,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _content_tokens(text: str) -> Iterator[str]:
-    shouted = text.isupper()
+    shouted = text.isupper() and len(text.split()) > 1
     for token in _tokens(text):
         acronym = len(token) > 1 and token.isupper() and not shouted  # US, IT and WHO are no function words
         if acronym or not (_fold(token) in STOP or _fold(token) in ASKING):
@@ -92,7 +92,9 @@ def _analyse(token: str, language: str) -> tuple[str, ...]:
     if _RUN.match(token):
         return tuple(token[i : i + 2] for i in range(max(1, len(token) - 1)))
     whole = _fold(token)
-    parts = [_fold(part) for piece in _PART.findall(token) for part in _CAMEL.split(piece)]
+    parts = [folded for piece in _PART.findall(token) for part in _CAMEL.split(piece) if (folded := _fold(part))]
+    if not parts:
+        return ()  # a lone accent
     if parts == [whole]:
         return (_stem(whole, language),)
     if all(len(part) == 1 and part.isalpha() for part in parts) and "." in whole:

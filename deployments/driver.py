@@ -15,13 +15,13 @@ from assay.hits import search
 from assay.run import Stages
 from assay.schemas import AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
 from deployments.remote import (
-    HOPS,
     Hops,
     RemoteExpander,
     RemoteGenerator,
     RemoteReranker,
     RemoteRetriever,
     Reply,
+    count_hops,
     reply,
 )
 from deployments.telemetry import Telemetry
@@ -52,8 +52,7 @@ class Driver:
         self._telemetry = Telemetry(config.telemetry)
 
     async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]:
-        hops, question = Hops(), self._telemetry.question(request_id)
-        HOPS.set(hops)
+        hops, question = count_hops(), self._telemetry.question(request_id)
         try:
             async with aclosing(loop.answer(request, self._stages, self._config, request_id)) as events:
                 async for event in events:

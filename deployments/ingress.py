@@ -6,6 +6,7 @@ from typing import Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
 
 from assay.config import IngressConfig
@@ -25,7 +26,7 @@ class Ingress:
         self._driver = RemoteDriver("driver", driver)
 
     def __serve_build_asgi_app__(self) -> Any:
-        return make_api(self._driver, self._config)
+        return _OneRequestId(make_api(self._driver, self._config))
 
     async def ask(self, request: AskRequest) -> AskResponse:
         return await self._driver.ask(request, _request_id())
@@ -37,6 +38,23 @@ class Ingress:
 
     async def search(self, request: SearchRequest) -> SearchResponse:
         return await self._driver.search(request, _request_id())
+
+
+class _OneRequestId:
+    """Serve adds the request's id to every response; ours, where it is the same, would be there twice."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        serves = next((value for name, value in scope.get("headers", ()) if name == b"x-request-id"), None)
+
+        async def send_once(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [h for h in message["headers"] if h != (b"x-request-id", serves)]
+            await send(message)
+
+        await self._app(scope, receive, send_once)
 
 
 def _request_id() -> str:

@@ -51,7 +51,17 @@ class Hops:
     ms: list[float] = field(default_factory=list)
 
 
-HOPS: ContextVar[Hops | None] = ContextVar("hops", default=None)
+_HOPS: ContextVar[Hops | None] = ContextVar("hops", default=None)
+
+
+def count_hops() -> Hops:
+    """Starts to count the hops of what this task, and the tasks that it starts, call from here on.
+
+    A function, since Serve pickles a deployment's class by value: a ``ContextVar`` that it named could not be pickled.
+    """
+    hops = Hops()
+    _HOPS.set(hops)
+    return hops
 
 
 def translated(stage: str, error: BaseException) -> BaseException:
@@ -91,7 +101,7 @@ class _Remote:
             raise
         except (RayError, RayServeException) as error:
             raise translated(self._stage, error) from None
-        if (hops := HOPS.get()) is not None:
+        if (hops := _HOPS.get()) is not None:
             hops.ms.append(1000 * (time.perf_counter() - start - answer.seconds))
         return answer.value
 

@@ -1,6 +1,7 @@
-"""The Retriever deployment: the index's two legs and the embedder, in one replica; it takes up new snapshots by itself."""
+"""The Retriever deployment: the index's two legs and the embedder in one replica. It takes up new snapshots by itself."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,18 +14,29 @@ from assay.retrieve import LocalRetriever
 from assay.types import BucketInfo, SearchQuery, SearchResult
 from deployments.remote import Reply, reply
 
+log = logging.getLogger("ray.serve")
+
 
 @serve.deployment(max_ongoing_requests=64)
 class Retriever:
-    def __init__(self, index: IndexConfig, config: RetrieverConfig, embedder: str) -> None:
+    async def __init__(self, index: IndexConfig, config: RetrieverConfig, embedder: str) -> None:
         self._poll_s = index.poll_s
-        self._retriever = LocalRetriever(index, config, SentenceEmbedder(embedder, index.embed_device))
-        self._polling: asyncio.Task[None] | None = None
+        self._retriever = await asyncio.to_thread(self._load, index, config, embedder)
+        self._polling = asyncio.create_task(self._poll())
+
+    @staticmethod
+    def _load(index: IndexConfig, config: RetrieverConfig, embedder: str) -> LocalRetriever:
+        return LocalRetriever(index, config, SentenceEmbedder(embedder, index.embed_device))
 
     async def _poll(self) -> None:
+        """Serves on with the snapshot in force while a newer one is loaded; what is wrong with that one is in ``reasons``."""
         while True:
             await asyncio.sleep(self._poll_s)
-            await asyncio.to_thread(self._retriever.reload)
+            try:
+                if await asyncio.to_thread(self._retriever.reload):
+                    log.info("index %s is in force", self._retriever.index_version)
+            except OSError:
+                log.exception("the index could not be looked at; trying again in %s s", self._poll_s)
 
     async def search(self, query: SearchQuery) -> Reply[SearchResult]:
         return await reply(self._retriever.search(query))
@@ -34,3 +46,14 @@ class Retriever:
 
     async def buckets(self) -> Reply[tuple[BucketInfo, ...]]:
         return await reply(self._retriever.buckets())
+
+    async def index_state(self) -> Reply[tuple[str | None, tuple[str, ...]]]:
+        """``index_version``, and what is wrong with the index; a version of None means that nothing can be searched."""
+        return Reply((self._retriever.index_version, self._retriever.reasons), 0.0)
+
+    async def ready(self) -> Reply[str]:
+        return Reply("ready", 0.0)
+
+    async def check_health(self) -> None:
+        if self._polling.done():
+            raise RuntimeError("the watch over new snapshots has ended")

@@ -4,6 +4,7 @@ Everything is read off the events of the loop, so that no stage has telemetry co
 """
 
 import logging
+import math
 from typing import Any
 
 from ray.serve.metrics import Counter, Histogram
@@ -19,7 +20,7 @@ LOGGED = {"status", "terminated_by", "rounds", "usage", "timings_ms", "index_ver
 
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120]
 COUNTS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
-SCORES = [-4, -3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4]
+SCORES = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95]
 
 
 class Telemetry:
@@ -32,7 +33,7 @@ class Telemetry:
         self._tokens = Counter("assay_llm_tokens", "Tokens of language models.", ("kind",))
         self._calls = Counter("assay_llm_calls", "Calls of language models.")
         self._candidates = Histogram("assay_candidates", "Hits of one retrieval.", COUNTS)
-        self._scores = Histogram("assay_rerank_score", "Standardised scores of the passages kept.", SCORES)
+        self._scores = Histogram("assay_rerank_score", "Logistic of the standardised scores of the passages kept.", SCORES)
         self._degraded = Counter("assay_degraded", "Fallbacks taken.", ("stage",))
         self._ends = Counter("assay_answers", "Questions by how they ended.", ("terminated_by",))
         self.tracer = _tracer(config.otlp_endpoint) if config.otlp_endpoint else None
@@ -48,7 +49,7 @@ class Telemetry:
                 self._degraded.inc(tags={"stage": event.degraded.stage})
             case ev.EvidenceEvent():
                 for score in event.scores:
-                    self._scores.observe(score)
+                    self._scores.observe(1 / (1 + math.exp(-max(-30.0, score))))  # a histogram takes no negative bounds
             case ev.CompletedEvent():
                 self._completed(event.response)
             case ev.ErrorEvent():

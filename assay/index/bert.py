@@ -77,7 +77,9 @@ class Bert:
                 for part in ("query", "key", "value")
             )
             mixed = f.scaled_dot_product_attention(q, k, v, attn_mask=attended).transpose(1, 2).reshape(x.shape)
-            x = self._norm(self._linear(mixed, f"{name}attention.output.dense") + x, f"{name}attention.output.LayerNorm")
+            x = self._norm(
+                self._linear(mixed, f"{name}attention.output.dense") + x, f"{name}attention.output.LayerNorm"
+            )
             wide = f.gelu(self._linear(x, f"{name}intermediate.dense"))
             x = self._norm(self._linear(wide, f"{name}output.dense") + x, f"{name}output.LayerNorm")
         return x

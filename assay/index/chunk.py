@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
-from os.path import commonprefix
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.index.parsed import Block, Parsed
+from assay.index.parsed import Parsed
 from assay.sentences import sentences
 
 # MiniLM reads 256 tokens: the passage, and before it its title and headings.
@@ -28,6 +27,9 @@ class Passage:
     page: int | None = None
 
 
+_Path = tuple[tuple[int, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """A passage in the making. ``top`` is where its own heading line begins, so that a merged passage can take it in."""
@@ -35,7 +37,7 @@ class _Piece:
     start: int
     end: int
     top: int
-    path: tuple[tuple[int, str], ...]
+    path: _Path
     page: int
 
 
@@ -63,7 +65,7 @@ def _sections(parsed: Parsed) -> Iterator[list[_Piece]]:
     """The blocks under one heading on one page. A document of headings alone is taken for text."""
     content = [b for b in parsed.blocks if b.kind != "heading"]
     blocks = parsed.blocks if content else [replace(b, kind="text") for b in parsed.blocks]
-    path: tuple[tuple[int, str], ...] = ()
+    path: _Path = ()
     top: int | None = None
     section: list[_Piece] = []
     for block in blocks:
@@ -101,7 +103,9 @@ def _pack(section: list[_Piece], text: str, starts: list[int], budget: int) -> I
     yield current
 
 
-def _divide(text: str, start: int, end: int, starts: list[int], budget: int, level: int = 0) -> Iterator[tuple[int, int]]:
+def _divide(
+    text: str, start: int, end: int, starts: list[int], budget: int, level: int = 0
+) -> Iterator[tuple[int, int]]:
     """Spans of at most ``budget`` tokens: the whole, or its sentences (rows, items), their lines, or runs of tokens."""
     start, end = _trim(text, start, end)
     if start == end:
@@ -149,7 +153,7 @@ def _merge(pieces: list[_Piece], starts: list[int], budget: int) -> Iterator[_Pi
     current: _Piece | None = None
     for piece in pieces:
         if current is not None and _mergeable(current, piece, starts, budget):
-            shared = tuple(commonprefix([current.path, piece.path]))
+            shared = _shared(current.path, piece.path)
             begin = current.start if current.path == shared else current.top
             current = replace(current, start=begin, end=piece.end, path=shared)
             continue
@@ -163,9 +167,15 @@ def _merge(pieces: list[_Piece], starts: list[int], budget: int) -> Iterator[_Pi
 def _mergeable(a: _Piece, b: _Piece, starts: list[int], budget: int) -> bool:
     if a.page != b.page or a.path == b.path:
         return False
-    near = len(commonprefix([a.path, b.path])) >= len(b.path) - 1
+    near = len(_shared(a.path, b.path)) >= len(b.path) - 1
     small = min(_count(starts, a.start, a.end), _count(starts, b.start, b.end)) < _SMALL
     return near and small and _count(starts, a.top, b.end) <= budget
+
+
+def _shared(a: _Path, b: _Path) -> _Path:
+    """The headings that both stand under."""
+    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return a[:same]
 
 
 def _count(starts: list[int], start: int, end: int) -> int:

@@ -73,7 +73,11 @@ class SentenceEmbedder:
     def checksum(self) -> str:
         digest = hashlib.sha256()
         for path in sorted(self._folder.rglob("*")):
-            if path.suffix in (".safetensors", ".bin") or path.name in ("tokenizer.json", "config.json", "modules.json"):
+            if path.suffix in (".safetensors", ".bin") or path.name in (
+                "tokenizer.json",
+                "config.json",
+                "modules.json",
+            ):
                 digest.update(path.relative_to(self._folder).as_posix().encode() + b"\0")
                 with path.open("rb") as file:
                     digest.update(hashlib.file_digest(file, "sha256").digest())

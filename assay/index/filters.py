@@ -6,14 +6,14 @@ A test of a missing value is false (``is_null`` apart), so ``not`` of it is true
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from assay.errors import InvalidFilter, UnknownField
-from assay.schemas import And, Filter, Not, Or, Predicate
+from assay.schemas import And, Filter, Not, Predicate
 
 FieldType = Literal["text", "number", "date", "flag"]
 
@@ -100,7 +100,9 @@ def _predicate(p: Predicate, fields: Mapping[str, Field], at: str) -> pc.Express
     if known is None:
         raise UnknownField(f"there is no field '{p.field[:80]}'", f"{at}.field", tuple(sorted(fields)))
     if p.op not in _OPS[known.type]:
-        raise InvalidFilter(f"'{p.op}' does not apply to '{p.field}', a {known.type} field", f"{at}.op", _OPS[known.type])
+        raise InvalidFilter(
+            f"'{p.op}' does not apply to '{p.field}', a {known.type} field", f"{at}.op", _OPS[known.type]
+        )
     column = pc.field(known.column)
     if p.op == "is_null":
         if not isinstance(p.value, bool):
@@ -150,7 +152,7 @@ def _scalar(value: Any, type: FieldType) -> Any:
 def _instant(text: str) -> datetime | None:
     """A moment in UTC: a date is its first moment, and a time without a zone is UTC."""
     try:
-        moment = datetime.fromisoformat(text) if len(text) > 10 else datetime.combine(date.fromisoformat(text), datetime.min.time())
+        moment = datetime.fromisoformat(text)  # takes a bare date too
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         return None

@@ -5,6 +5,7 @@ What a batch has stored stays stored, whatever happens afterwards: a run that wa
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ from assay.index.store import Entry, Store
 
 Outcome = Literal["ingested", "replaced", "unchanged", "skipped", "failed"]
 
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_STEP = 64
 _BATCH_CHUNKS = 256  # what is embedded and committed at a time: about 20 s of work on two cores
 _SKIPPED = frozenset(["unsupported", "empty"])  # nothing is lost without them, so they are no failure
 
@@ -40,12 +43,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``files`` of ``total`` are looked at; ``chunks`` are embedded so far in this run, ``row`` is the latest file's."""
+    """How far a run is: files with an outcome, bytes worked through (of files in hand, in part), chunks embedded."""
 
     files: int
-    total: int
+    total_files: int
+    bytes: int
+    total_bytes: int
     chunks: int
-    row: Row | None = None
 
 
 @dataclass(slots=True)
@@ -62,6 +66,7 @@ class Report:
 class Source:
     path: Path
     uri: str
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,31 +96,8 @@ def find_sources(paths: Sequence[Path], base: Path) -> list[Source]:
         root = path.resolve()
         for file in [root] if root.is_file() else _walk(root):
             uri = file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_uri()
-            found.setdefault(uri, Source(file, uri))
+            found.setdefault(uri, Source(file, uri, file.stat().st_size))
     return list(found.values())
-
-
-def ingest(
-    layout: Layout,
-    bucket: str,
-    sources: Sequence[Source],
-    encoder: Encoder,
-    embed: Callable[[Sequence[str]], NDArray[np.float32]],
-    parser: Parser,
-    progress: Callable[[Progress], None] = lambda _: None,
-    *,
-    rebuild: bool = False,
-) -> Report:
-    """Bring a bucket up to date with the sources, and publish. Documents that are not among the sources stay.
-
-    ``embed`` is the encoder's blocking form. Raises ``IndexFault`` (another writer, another embedder, a damaged store).
-    """
-    run = _Run(bucket, sources, encoder, embed, parser, progress)
-    with layout.writer():
-        store = Store(layout, encoder.name, encoder.checksum, encoder.dim)
-        run.fill(store)
-        run.report.index_version = publish(layout, store, rebuild=rebuild).id
-    return run.report
 
 
 def doc_id_of(bucket: str, uri: str) -> str:
@@ -123,22 +105,44 @@ def doc_id_of(bucket: str, uri: str) -> str:
     return "doc_" + hashlib.sha256(f"{bucket}\0{uri}".encode()).hexdigest()[:20]
 
 
-class _Run:
+class Ingestion:
+    """One run over one bucket. ``report`` can be read at any time, also after an interrupt: what it shows as ingested or
+    replaced is stored.
+
+    ``embed`` is the encoder's blocking form: texts to unit vectors of shape (n, dim).
+    """
+
     def __init__(
         self,
+        layout: Layout,
         bucket: str,
         sources: Sequence[Source],
         encoder: Encoder,
         embed: Callable[[Sequence[str]], NDArray[np.float32]],
         parser: Parser,
-        progress: Callable[[Progress], None],
+        progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
+        if not _BUCKET.fullmatch(bucket):
+            raise SetupError(f"a bucket's name has letters, digits and . _ - only; '{bucket[:80]}' does not", "bucket")
         self.report = Report(bucket)
-        self._sources, self._encoder, self._embed = sources, encoder, embed
+        self._layout, self._sources, self._encoder, self._embed = layout, sources, encoder, embed
         self._parser, self._progress = parser, progress
-        self._chunks = 0
+        self._total_bytes = sum(source.size for source in sources)
+        self._bytes = self._chunks = 0
 
-    def fill(self, store: Store) -> None:
+    def run(self, *, rebuild: bool = False) -> Report:
+        """Bring the bucket up to date with the sources, and publish. Documents that are not among the sources stay.
+
+        ``rebuild``: build the legs anew from the store even where they seem whole. Raises ``IndexFault``: another
+        writer, another embedder, a damaged store.
+        """
+        with self._layout.writer():
+            store = Store(self._layout, self._encoder.name, self._encoder.checksum, self._encoder.dim)
+            self._fill(store)
+            self.report.index_version = publish(self._layout, store, rebuild=rebuild).id
+        return self.report
+
+    def _fill(self, store: Store) -> None:
         known = store.hashes(self.report.bucket)
         batch: list[_Read] = []
         for source in self._sources:
@@ -157,12 +161,12 @@ class _Run:
             data = self._parser.read(source.path)
             doc_id, digest = doc_id_of(self.report.bucket, source.uri), hashlib.sha256(data).hexdigest()
             if known.get(doc_id) == digest:
-                self._tell(Row(source.uri, "unchanged"))
+                self._tell(source, Row(source.uri, "unchanged"))
                 return None
             parsed = self._parser.parse(data, source.path.name)
         except ParseFault as e:
             outcome: Outcome = "skipped" if e.reason in _SKIPPED else "failed"
-            self._tell(Row(source.uri, outcome, reason=e.reason, message=e.message))
+            self._tell(source, Row(source.uri, outcome, reason=e.reason, message=e.message))
             return None
         passages = chunk(parsed, self._encoder.token_starts(parsed.text))
         outcome = "replaced" if doc_id in known else "ingested"
@@ -172,41 +176,43 @@ class _Run:
         if not batch:
             return
         texts = [passage_text(r.title, p.heading, r.text[p.start : p.end]) for r in batch for p in r.passages]
-        vectors = self._embedded(texts)
-        entries, place = [], 0
+        vectors = self._embedded(texts, sum(r.source.size for r in batch))
+        ends = np.cumsum([len(r.passages) for r in batch])
+        store.put([self._entry(r, vectors[end - len(r.passages) : end]) for r, end in zip(batch, ends, strict=True)])
         for r in batch:
-            own = vectors[place : place + len(r.passages)]
-            place += len(r.passages)
-            entries.append(
-                Entry(
-                    doc_id=r.doc_id,
-                    bucket=self.report.bucket,
-                    uri=r.source.uri,
-                    title=r.title,
-                    format=r.format,
-                    sha256=r.sha256,
-                    size=r.size,
-                    text=r.text,
-                    passages=r.passages,
-                    vectors=own,
-                )
-            )
-        store.put(entries)
-        for r in batch:
-            self._tell(Row(r.source.uri, r.outcome, len(r.passages)))
+            self._tell(r.source, Row(r.source.uri, r.outcome, len(r.passages)))
 
-    def _embedded(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def _entry(self, r: _Read, vectors: NDArray[np.float32]) -> Entry:
+        return Entry(
+            doc_id=r.doc_id,
+            bucket=self.report.bucket,
+            uri=r.source.uri,
+            title=r.title,
+            format=r.format,
+            sha256=r.sha256,
+            size=r.size,
+            text=r.text,
+            passages=r.passages,
+            vectors=vectors,
+        )
+
+    def _embedded(self, texts: Sequence[str], batch_bytes: int) -> NDArray[np.float32]:
         """In small steps, so that progress moves and an interrupt is heard."""
         parts = [np.zeros((0, self._encoder.dim), np.float32)]
-        for start in range(0, len(texts), 64):
-            parts.append(self._embed(texts[start : start + 64]))
+        for start in range(0, len(texts), _STEP):
+            parts.append(self._embed(texts[start : start + _STEP]))
             self._chunks += len(parts[-1])
-            self._progress(Progress(len(self.report.rows), len(self._sources), self._chunks))
+            self._show(batch_bytes * min(len(texts), start + _STEP) // len(texts))
         return np.concatenate(parts)
 
-    def _tell(self, row: Row) -> None:
+    def _tell(self, source: Source, row: Row) -> None:
         self.report.rows.append(row)
-        self._progress(Progress(len(self.report.rows), len(self._sources), self._chunks, row))
+        self._bytes += source.size
+        self._show(0)
+
+    def _show(self, in_hand: int) -> None:
+        done = self._bytes + in_hand
+        self._progress(Progress(len(self.report.rows), len(self._sources), done, self._total_bytes, self._chunks))
 
 
 def _walk(root: Path) -> Iterator[Path]:

@@ -10,7 +10,9 @@ from assay.index.parsed import Format, Parsed
 _GARBAGE = re.compile("[\ufffd\ue000-\uf8ff\x00-\x08\x0e-\x1a\x1c-\x1f\x80-\x84\x86-\x9f\ufffe\uffff]|\\(cid:\\d+\\)")
 _MOST_GARBAGE = 0.05
 # UTF-8 read as Latin-1 or cp1252, written again: an accented capital A before a second odd sign, many times over.
-_TWICE = re.compile("[\u00c3\u00c2][\u0080-\u00bf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u2018-\u203a\u20ac\u2122]|\u00e2\u20ac")
+_TWICE = re.compile(
+    "[\u00c3\u00c2][\u0080-\u00bf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u2018-\u203a\u20ac\u2122]|\u00e2\u20ac"
+)
 _META = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([a-zA-Z0-9_:.-]{2,40})", re.IGNORECASE)
 
 

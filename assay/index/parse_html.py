@@ -115,7 +115,9 @@ def _walk_item(node: Any, writer: _Writer, depth: int) -> None:
         elif child.tag == "-text":
             writer.inline(_SPACE.sub(" ", child.text_content or ""))
         elif child.tag not in _DROPPED:
-            writer.inline(" " + _SPACE.sub(" ", child.text(separator=" ")) + " " if child.tag in _BLOCKS else child.text())
+            writer.inline(
+                " " + _SPACE.sub(" ", child.text(separator=" ")) + " " if child.tag in _BLOCKS else child.text()
+            )
     writer.flush("list", "- ")
 
 

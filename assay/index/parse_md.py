@@ -9,7 +9,9 @@ from assay.errors import ParseFault
 from assay.index.parsed import Block, Kind, Parsed
 
 _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*\r?$\n?", re.DOTALL | re.MULTILINE)
-_FRONT_TITLE = re.compile(r"""^title:[ \t]*(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'|(.*?))[ \t]*(?:[ \t]#.*)?\r?$""", re.MULTILINE)
+_FRONT_TITLE = re.compile(
+    r"""^title:[ \t]*(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'|(.*?))[ \t]*(?:[ \t]#.*)?\r?$""", re.MULTILINE
+)
 _ESM = re.compile(r"\A(?:import\s[^\n]*\sfrom\s|import\s*['\"]|export\s+(?:const|default|function)\s)")
 _COMMENT = re.compile(r"\A(?:<!--.*?-->|\{/\*.*?\*/\})\s*\Z", re.DOTALL)
 _MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|[*_`]{1,3}|\s*\{#[^}]*\}\s*$|<[^>]+>")
@@ -99,5 +101,3 @@ def _front_title(front: re.Match[str] | None) -> str:
 
 def _first_heading(blocks: list[Block]) -> str:
     return next((b.name for b in blocks if b.kind == "heading" and b.level == 1 and b.name), "")
-
-

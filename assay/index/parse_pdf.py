@@ -12,9 +12,16 @@ from assay.index.parsed import Block, Parsed
 _MAX_PAGES = 20_000
 _MAX_CHARS = 50_000_000
 _FEW_LETTERS = 3  # per page with pictures on average: page numbers and stamps are no text layer
-_HYPHEN = re.compile("(?<=[^\\W\\d_])[\ufffe\u0002\u00ad]\r?\n?(?=[^\\W\\d_])")  # PDFium marks a word broken by the margin
+_HYPHEN = re.compile(
+    "(?<=[^\\W\\d_])[\ufffe\u0002\u00ad]\r?\n?(?=[^\\W\\d_])"
+)  # PDFium marks a word broken by the margin
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 _ODD = re.compile("[\ufffe\u0002\u00ad]")
+_NO_TITLE = re.compile(
+    r"\.(docx?|pdf|tex|dvi|indd|pptx?|xlsx?|odt)$"
+    r"|^\W*(untitled|anonymous|microsoft word|powerpoint presentation|document\d*$|slide \d)",
+    re.IGNORECASE,
+)
 _GAP = re.compile(r"\n[ \t]*\n")
 
 
@@ -25,7 +32,7 @@ def parse(data: bytes, stem: str) -> Parsed:
             raise ParseFault(f"the file has {len(document)} pages, more than {_MAX_PAGES}", "too_large")
         texts = list(_texts(document))
         if sum(len(re.findall(r"\w", t)) for t in texts) < _FEW_LETTERS * max(1, len(texts)):
-            raise ParseFault("the pages hold no text layer, only pictures or drawings; run OCR on the file first", "no_text_layer")
+            raise ParseFault("the pages have no text layer, only pictures; run OCR on the file first", "no_text_layer")
         outline = list(_outline(document))
         title = _title(document)
     finally:
@@ -84,7 +91,7 @@ def _outline(document: pdfium.PdfDocument) -> Iterator[tuple[int, int, str]]:
 def _title(document: pdfium.PdfDocument) -> str:
     """The title of the metadata, unless it is plainly a file name or a program's default."""
     title = " ".join(str(document.get_metadata_dict().get("Title", "")).replace("\x00", "").split())
-    junk = re.search(r"\.(docx?|pdf|tex|dvi|indd|pptx?|xlsx?|odt)$|^\W*(untitled|anonymous|microsoft word|powerpoint presentation|document\d*$|slide \d)", title, re.I)
+    junk = _NO_TITLE.search(title)
     return "" if junk or not re.search(r"\w", title) else title
 
 

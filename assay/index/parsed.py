@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["heading", "text", "list", "table", "code"]
 Format = Literal["md", "txt", "html", "pdf"]
@@ -47,7 +47,5 @@ def dumps(parsed: Parsed) -> bytes:
     return json.dumps(asdict(parsed)).encode()
 
 
-def loads(data: bytes) -> Parsed:
-    fields = json.loads(data)
-    fields["blocks"] = [Block(**block) for block in fields["blocks"]]
-    return Parsed(**fields)
+def from_fields(fields: dict[str, Any]) -> Parsed:
+    return Parsed(**{**fields, "blocks": [Block(**block) for block in fields["blocks"]]})

@@ -13,7 +13,7 @@ from typing import Self
 
 import assay
 from assay.errors import ParseFault
-from assay.index.parsed import FORMATS, Parsed, loads
+from assay.index.parsed import FORMATS, Parsed, from_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Parser:
         reply = json.loads(self._exchange(json.dumps(head).encode() + b"\n" + data))
         if "reason" in reply:
             raise ParseFault(reply["message"], reply["reason"])
-        return loads(json.dumps(reply["parsed"]))
+        return from_fields(reply["parsed"])
 
     def _exchange(self, request: bytes) -> bytes:
         child = self._running()
@@ -67,7 +67,9 @@ class Parser:
             raise ParseFault(f"parsing took longer than {self._limits.seconds:g} s", "too_large") from None
         except (BrokenPipeError, EOFError, ValueError):
             self._stop()
-            raise ParseFault("the parser died of this file: out of memory, or broken beyond reading", "malformed") from None
+            raise ParseFault(
+                "the parser died of this file: out of memory, or broken beyond reading", "malformed"
+            ) from None
         except BaseException:
             self._stop()  # an interrupted exchange leaves the pipe in the middle of a reply
             raise

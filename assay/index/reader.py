@@ -25,7 +25,7 @@ _COLUMNS = ["id", "doc_id", "bucket", "title", "uri", "text", "start", "end", "o
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The rows that a search may return. ``mask`` is None where all may. ``blocking``: what left none, and the count without."""
+    """The rows that a search may return; ``mask`` is None where all may. ``blocking`` is what left none."""
 
     count: int
     mask: Mask | None
@@ -137,7 +137,9 @@ class Reader:
 
     def _count_buckets(self) -> dict[str, BucketInfo]:
         table = self._documents.to_table(columns=["bucket", "chunks"])
-        counted = table.group_by("bucket").aggregate([("chunks", "count"), ("chunks", "sum")]).sort_by("bucket").to_pylist()
+        counted = (
+            table.group_by("bucket").aggregate([("chunks", "count"), ("chunks", "sum")]).sort_by("bucket").to_pylist()
+        )
         return {
             row["bucket"]: BucketInfo(row["bucket"], row["chunks_count"], row["chunks_sum"] or 0) for row in counted
         }

@@ -90,7 +90,9 @@ def read_current(layout: Layout) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as e:
-        raise IndexFault(f"the manifest snapshots/{name}.json is of another format ({e.error_count()} faults)") from None
+        raise IndexFault(
+            f"the manifest snapshots/{name}.json is of another format ({e.error_count()} faults)"
+        ) from None
     if manifest.format != FORMAT:
         raise IndexFault(f"the index has format {manifest.format}, this version reads {FORMAT}")
     return manifest

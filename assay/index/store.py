@@ -193,7 +193,9 @@ def read_state(layout: Layout) -> State | None:
 
 def check_embedder(held: State | Mapping[str, Any], name: str, checksum: str) -> None:
     """Raises ``IndexFault`` that names both embedders where they differ: vectors of two are never mixed."""
-    other, other_checksum = (held.embedder, held.checksum) if isinstance(held, State) else (held["name"], held["checksum"])
+    other, other_checksum = (
+        (held.embedder, held.checksum) if isinstance(held, State) else (held["name"], held["checksum"])
+    )
     if other_checksum != checksum:
         raise IndexFault(
             f"the index was made by the embedder '{other}' ({other_checksum[:8]}), not by '{name}' ({checksum[:8]}); "

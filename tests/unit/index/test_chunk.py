@@ -1,0 +1,98 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.errors import ParseFault
+from assay.index import parse_md
+from assay.index.chunk import Passage, chunk, passage_text
+from assay.index.parsed import Block, Parsed
+from tests.unit.index.fakes import WordEncoder
+
+starts = WordEncoder().token_starts
+
+
+def passages(text: str, budget: int = 40) -> list[tuple[str, tuple[str, ...]]]:
+    return [(text[p.start : p.end], p.heading) for p in chunk(parse_md.parse(text, "stem"), starts(text), budget)]
+
+
+def words(n: int, word: str = "word") -> str:
+    return " ".join([word] * n)
+
+
+def test_headings_are_kept_and_sections_stay_apart() -> None:
+    text = f"# Top\n\n{words(30)}.\n\n## One\n\n{words(30)}.\n\n## Two\n\n{words(30)}."
+    assert [heading for _, heading in passages(text)] == [("Top",), ("Top", "One"), ("Top", "Two")]
+
+
+def test_small_sections_join_with_their_heading_lines() -> None:
+    text = "# Top\n\n## One\n\nShort.\n\n## Two\n\nAlso short.\n"
+    assert passages(text) == [("# Top\n\n## One\n\nShort.\n\n## Two\n\nAlso short.", ("Top",))]
+
+
+def test_tables_and_code_stay_whole_where_they_fit() -> None:
+    code = "```\n" + "\n".join(["x = 1"] * 8) + "\n```"
+    text = f"{words(30)}.\n\n{code}\n\n{words(30)}.\n"
+    assert any(passage == code for passage, _ in passages(text))
+
+
+def test_large_blocks_are_cut_at_sentences_rows_and_lines() -> None:
+    prose = " ".join(f"Sentence {i} {words(8)}." for i in range(12))
+    assert all(passage.endswith(".") for passage, _ in passages(prose))
+    table = "| a | b |\n|---|---|\n" + "\n".join(f"| {i} | {words(10)} |" for i in range(12))
+    assert all(passage.startswith("|") and passage.endswith("|") for passage, _ in passages(table))
+    code = "```\n" + "\n".join(f"line {i} = {words(10)}" for i in range(12)) + "\n```"
+    assert all("\n" not in p or p.startswith(("line", "```")) for p, _ in passages(code))
+
+
+def test_a_line_without_end_is_cut_by_tokens() -> None:
+    found = passages(words(500))
+    assert len(found) == 13
+    assert all(len(starts(passage)) <= 40 for passage, _ in found)
+
+
+def test_no_passage_crosses_a_page() -> None:
+    text = "First page.\fSecond page."
+    parsed = Parsed(text, "t", "pdf", [Block("text", 0, 11), Block("text", 12, 24)], [0, 12])
+    assert chunk(parsed, starts(text)) == [Passage(0, 11, (), 1), Passage(12, 24, (), 2)]
+
+
+def test_a_document_of_headings_is_text() -> None:
+    assert passages("# Only\n\n## Headings\n") == [("# Only\n\n## Headings", ())]
+
+
+def test_front_matter_imports_and_comments_are_no_content() -> None:
+    text = "---\ntitle: 'It''s here'\nkeywords: secret\n---\nimport A from 'b';\n\n<!-- todo -->\n\nBody.\n"
+    parsed = parse_md.parse(text, "stem")
+    assert (parsed.title, passages(text)) == ("It's here", [("Body.", ())])
+
+
+def test_the_title_is_said_once() -> None:
+    assert passage_text("T", ("T", "H"), "x") == "T > H\nx"
+
+
+MARKDOWN = st.lists(
+    st.sampled_from(
+        ["# H", "## G `c`", "word " * 30, "- item", "  - nested", "| a | b |", "|---|---|", "```", "", "> q", "---", "一二三。四五", "a. B c! D", "\r", "\x0c", "🤝"]
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(MARKDOWN, st.sampled_from(["\n", "\r\n", "\n\n"]), st.integers(5, 60))
+def test_spans_hold(lines: list[str], end: str, budget: int) -> None:
+    text = end.join(lines)
+    try:
+        parsed = parse_md.parse(text, "stem")
+    except ParseFault:
+        return
+    tokens = starts(text)
+    found = chunk(parsed, tokens, budget)
+    assert found
+    assert all(a.end <= b.start for a, b in zip(found, found[1:], strict=False))
+    for p in found:
+        assert text[p.start : p.end] == text[p.start : p.end].strip() != ""
+        assert np.sum((tokens >= p.start) & (tokens < p.end)) <= budget
+    covered = {i for p in found for i in range(p.start, p.end)}
+    content = {i for b in parsed.blocks if b.kind != "heading" for i in range(b.start, b.end) if text[i].isalnum()}
+    assert content <= covered

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,7 +58,7 @@ def test_acronyms_are_no_function_words() -> None:
 
 
 def test_names() -> None:
-    assert names("What does KServe do in B-120?") == ["kserv", "k", "serv", "b120", "b", "120"]
+    assert names("What does KServe do in B-120?") == ["kserv", "b120", "b", "120"]
     assert names("Explain the batcher") == []
 
 
@@ -81,7 +83,10 @@ def test_normalise() -> None:
     [
         ("It is 3.14. See v1.2.3. Done", ["It is 3.14.", "See v1.2.3.", "Done"]),
         ("By J. Smith et al. (2020). He left.", ["By J. Smith et al. (2020).", "He left."]),
-        ("Use e.g. this, i.e. that. And https://a.b/c?d=1. End!", ["Use e.g. this, i.e. that.", "And https://a.b/c?d=1.", "End!"]),
+        (
+            "Use e.g. this, i.e. that. And https://a.b/c?d=1. End!",
+            ["Use e.g. this, i.e. that.", "And https://a.b/c?d=1.", "End!"],
+        ),
         ("It rose in the U.S. The law changed.", ["It rose in the U.S.", "The law changed."]),
         ('He said "Stop." Then he left.', ['He said "Stop."', "Then he left."]),
         ("See Fig. 3 and No. 5. Yahoo! is one.", ["See Fig. 3 and No. 5.", "Yahoo! is one."]),
@@ -104,15 +109,15 @@ def test_sentences(text: str, expected: list[str]) -> None:
     assert spans(text) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.text(alphabet="aB1 .!?\n\t#-*|>`~:。()[]\"'\u00a0\r", max_size=80))
 def test_spans_are_disjoint_trimmed_and_lose_no_word(text: str) -> None:
     found = sentences(text)
-    assert all(a[1] <= b[0] for a, b in zip(found, found[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in pairwise(found))
     assert all(text[a:b] == text[a:b].strip() != "" for a, b in found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.text(max_size=60))
 def test_analysis_takes_any_text(text: str) -> None:
     assert all(terms(text))

@@ -138,7 +138,7 @@ def test_every_import_is_a_named_requirement() -> None:
     provided_by = packages_distributions()
     missing: dict[str, str] = {}
     for path in python_files():
-        known = asked["dev" if path.is_relative_to(ROOT / "tests") else "cpu"]
+        known = asked["dev" if path.relative_to(ROOT).parts[0] in ("tests", "bench") else "cpu"]
         for root in roots(imported(path)) - sys.stdlib_module_names - ours:
             names = {canonical(name) for name in provided_by.get(root, [root])}
             if not names & known:

@@ -15,7 +15,7 @@ class WordEncoder:
 
     max_tokens = 256
 
-    def __init__(self, name: str = "words", dim: int = 64) -> None:
+    def __init__(self, name: str = "words", dim: int = 1024) -> None:
         self.name, self.dim, self.checksum = name, dim, f"{zlib.crc32(name.encode()):08x}" * 8
         self.fault: BaseException | None = None
         self.calls: list[int] = []

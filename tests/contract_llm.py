@@ -1,0 +1,113 @@
+"""What every ``assay.ports.LLM`` keeps to. The scripted fake and the real engine run the same checks, so neither drifts."""
+
+import json
+import math
+
+from assay.ports import LLM
+from assay.types import CompletionRequest, Delta, Message, ScoreItem, ScoreRequest
+
+QUESTION = " What is the capital of France?"
+RELEVANT = "Paris is the capital and the largest city of France, on the river Seine.\nQuestion:"
+IRRELEVANT = "The honeybee collects nectar and pollen from flowers in spring and summer.\nQuestion:"
+
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 20},
+            "tags": {"type": "array", "items": {"type": "string", "maxLength": 10}, "maxItems": 3},
+        },
+        "required": ["city", "tags"],
+        "additionalProperties": False,
+    }
+)
+
+CHECKS = (
+    "complete_ends_with_a_reason_and_usage",
+    "max_tokens_cut_with_reason_length",
+    "stream_ends_with_one_reason_and_usage",
+    "closing_a_stream_early_is_quiet",
+    "json_schema_holds",
+    "score_answers_every_item_in_order",
+    "score_prefers_the_relevant_passage",
+    "a_bad_item_is_a_fault_of_its_own",
+)
+
+
+def ask(text: str, max_tokens: int = 16, json_schema: str | None = None) -> CompletionRequest:
+    return CompletionRequest(
+        (Message("user", text),), max_tokens=max_tokens, json_schema=json_schema, request_id="contract"
+    )
+
+
+async def check_complete_ends_with_a_reason_and_usage(llm: LLM) -> None:
+    completion = await llm.complete(ask("What is the capital of France? Answer in one sentence.", 32))
+    assert completion.text
+    assert completion.finish_reason == "stop"
+    assert completion.usage.llm_calls == 1
+    assert completion.usage.prompt_tokens > 0
+    assert 0 < completion.usage.completion_tokens <= 32
+
+
+async def check_max_tokens_cut_with_reason_length(llm: LLM) -> None:
+    completion = await llm.complete(ask("Write a very long story about a river.", 4))
+    assert completion.finish_reason == "length"
+    assert completion.usage.completion_tokens == 4
+
+
+async def check_stream_ends_with_one_reason_and_usage(llm: LLM) -> None:
+    deltas = [delta async for delta in llm.stream(ask("What is the capital of France? Answer in one sentence.", 32))]
+    assert "".join(delta.text for delta in deltas)
+    last = deltas.pop()
+    assert last.finish_reason == "stop"
+    assert last.usage is not None
+    assert last.usage.completion_tokens > 0
+    assert all(delta.finish_reason is None and delta.usage is None for delta in deltas)
+
+
+async def check_closing_a_stream_early_is_quiet(llm: LLM) -> None:
+    stream = llm.stream(ask("Write a very long story about a river.", 200))
+    assert isinstance(await anext(stream), Delta)
+    await stream.aclose()
+
+
+async def check_json_schema_holds(llm: LLM) -> None:
+    completion = await llm.complete(ask("The capital of France, as JSON.", 96, SCHEMA))
+    assert completion.finish_reason == "stop"
+    value = json.loads(completion.text)
+    assert set(value) == {"city", "tags"}
+    assert "\n" not in completion.text
+
+
+async def check_score_answers_every_item_in_order(llm: LLM) -> None:
+    items = (ScoreItem(RELEVANT, QUESTION), ScoreItem(IRRELEVANT, QUESTION))
+    scores = await llm.score(ScoreRequest(items, request_id="contract"))
+    reverse = await llm.score(ScoreRequest(items[::-1], request_id="contract"))
+    assert len(scores.items) == 2
+    assert all(score.fault is None and score.logprob < 0 and score.tokens > 0 for score in scores.items)
+    for one, other in zip(scores.items, reverse.items[::-1], strict=True):
+        # A batch of another order may add its numbers in another order; in bfloat16 that shows.
+        assert math.isclose(one.logprob, other.logprob, rel_tol=0.05)
+    assert scores.usage.prompt_tokens > 0
+
+
+async def check_score_prefers_the_relevant_passage(llm: LLM) -> None:
+    scores = await llm.score(ScoreRequest((ScoreItem(RELEVANT, QUESTION), ScoreItem(IRRELEVANT, QUESTION))))
+    relevant, irrelevant = scores.items
+    assert relevant.tokens == irrelevant.tokens
+    assert relevant.mean > irrelevant.mean
+
+
+async def check_a_bad_item_is_a_fault_of_its_own(llm: LLM) -> None:
+    good, bad = ScoreItem(RELEVANT, QUESTION), ScoreItem(RELEVANT, "")
+    scores = await llm.score(ScoreRequest((good, bad, good)))
+    first, empty, last = scores.items
+    assert empty.fault is not None
+    assert math.isnan(empty.logprob)
+    assert first.fault is None
+    assert last.fault is None
+
+
+async def check(name: str, llm: LLM) -> None:
+    """Run one of ``CHECKS``."""
+    await globals()[f"check_{name}"](llm)

@@ -1,0 +1,102 @@
+"""One real graph for the whole session, over the KServe documentation: real Ray, the real model, the real index."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from assay.client import Client
+from assay.serve_config import load
+from deployments.local import LocalGraph, descendants
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data"
+KSERVE = DATA / "markdown" / "kserve_docs"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The graph, a client of its HTTP door, and the index that it serves."""
+
+    graph: LocalGraph
+    client: Client
+    index: Path
+
+    def replica(self, deployment: str) -> psutil.Process:
+        """The process of a deployment's replica."""
+        title = f"ray::ServeReplica:assay:{deployment}"
+        found = [p for p in descendants(self.graph.pid) if any(title in part for part in p.cmdline())]
+        assert found, f"no process is titled {title}"
+        return found[0]
+
+
+def assay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """``python -m assay ...`` from the project's folder; its output is text."""
+    command = [sys.executable, "-m", "assay", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+
+
+def kserve() -> Path:
+    if not KSERVE.is_dir():
+        pytest.skip("needs the data folder beside the project: markdown/kserve_docs")
+    return KSERVE
+
+
+@pytest.fixture(scope="session")
+def kserve_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, index = kserve(), tmp_path_factory.mktemp("kserve") / "index"
+    done = assay("ingest", folder, "--index", index, "--bucket", "kserve", "--base", folder)
+    assert done.returncode == 0, done.stderr
+    return index
+
+
+@pytest.fixture(scope="session")
+def running(kserve_index: Path, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[Running]:
+    raw = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
+    raw["applications"][0]["args"]["index"] = {"uri": str(kserve_index)}
+    folder = tmp_path_factory.mktemp("graph")
+    (folder / "local.yaml").write_text(yaml.safe_dump(raw))
+    with LocalGraph(load(folder / "local.yaml"), log=folder / "serve.log", port=free_port()) as graph:
+        graph.wait_ready(300)
+        with Client(graph.url, timeout_s=120) as client:
+            yield Running(graph, client, kserve_index)
+
+
+@pytest.fixture(scope="session")
+def ray_address(running: Running) -> Iterator[str]:
+    """Connects this process to the graph's Ray, for calls by handle."""
+    import ray
+
+    ray.init(address=running.graph.address, namespace="serve", log_to_driver=False, configure_logging=False)
+    yield running.graph.address
+    ray.shutdown()
+
+
+@pytest.fixture
+def engine(ray_address: str):  # type: ignore[no-untyped-def]  # RemoteLLM would import ray where unit tests are collected
+    from ray import serve
+
+    from deployments.remote import RemoteLLM
+
+    return RemoteLLM("small", serve.get_deployment_handle("engine-small", "assay"))
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    import socket
+
+    def find() -> int:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            return int(s.getsockname()[1])
+
+    return find
+
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,0 +1,440 @@
+"""The index from outside: idempotence, replacement, interrupts, torn files, real files, and what the commands say."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from assay.errors import IndexFault, SetupError
+from assay.index.files import Layout
+from assay.index.ingest import Ingestion, find_sources
+from assay.index.parser import Limits, Parser
+from assay.index.snapshot import read_current
+from assay.index.store import read_state
+from assay.types import SearchQuery
+from tests.unit.index.builders import DirectParser, found, ingest, retriever, search, write
+from tests.unit.index.fakes import WordEncoder
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data"
+MANY = {f"doc{i:02}.md": f"# Doc {i}\n\nThe marker number {i} is word{i}.\n" for i in range(12)}
+
+
+def uris(index: Path, query: str, **rest: object) -> list[str]:
+    return found(search(retriever(index), SearchQuery((query,), top_k=50, **rest)))  # type: ignore[arg-type]
+
+
+# ---- idempotence and replacement ------------------------------------------------------------------------------------
+
+
+def test_a_second_run_does_nothing(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    first, encoder = ingest(folder, index), WordEncoder()
+    second = ingest(folder, index, encoder=encoder)
+    assert (first.count("ingested"), second.count("unchanged")) == (12, 12)
+    assert encoder.calls == []
+    assert first.index_version == second.index_version
+
+
+def test_a_changed_document_replaces_its_old_text(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    first = ingest(folder, index)
+    r = retriever(index)
+    old = search(r, "word3").hits[0].chunk
+    write(folder, {"doc03.md": "# Doc 3\n\nNow it says zebra.\n"})
+    second = ingest(folder, index)
+    assert (second.count("replaced"), second.count("unchanged")) == (1, 11)
+    assert first.index_version != second.index_version
+    assert uris(index, "word3", legs=("sparse",)) == []
+    new = search(retriever(index), "zebra").hits[0].chunk
+    assert new.doc_id == old.doc_id
+    assert new.id != old.id
+    # A retriever that has not reloaded still serves the old snapshot, whole.
+    assert search(r, "word3").hits[0].chunk == old
+    assert old.text in asyncio.run(r.lookup(old.doc_id))
+    assert r.reload()
+    assert found(search(r, SearchQuery(("zebra",), legs=("sparse",)))) == ["doc03.md"]
+
+
+def test_the_same_file_in_two_buckets_is_two_documents(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", {"x.md": "One zebra."}), tmp_path / "index"
+    ingest(folder, index, "one")
+    ingest(folder, index, "two")
+    hits = search(retriever(index), "zebra").hits
+    assert sorted(hit.chunk.bucket for hit in hits) == ["one", "two"]
+    assert len({hit.chunk.doc_id for hit in hits}) == 2
+
+
+def test_a_document_that_cannot_be_read_any_more_stays(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", {"x.txt": "One zebra."}), tmp_path / "index"
+    ingest(folder, index)
+    (folder / "x.txt").write_bytes("日本語の文章です。".encode("shift_jis"))
+    report = ingest(folder, index)
+    assert [(row.outcome, row.reason) for row in report.rows] == [("failed", "mojibake")]
+    assert uris(index, "zebra") == ["x.txt"]
+
+
+# ---- interrupts -----------------------------------------------------------------------------------------------------
+
+
+def big(folder: Path) -> Path:
+    """Documents of several batches each."""
+    return write(
+        folder, {f"{i}.md": f"# D{i}\n\n" + " ".join(f"w{i}x{j} fill." for j in range(9000)) for i in range(6)}
+    )
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from assay.index.files import Layout
+from assay.index.ingest import Ingestion, find_sources
+from tests.unit.index.builders import DirectParser
+from tests.unit.index.fakes import WordEncoder
+folder, index, calls = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+encoder = WordEncoder()
+def embed(texts):
+    if len(encoder.calls) == calls:
+        os._exit(9)
+    return encoder.embed_now(texts)
+Ingestion(Layout(index), "docs", find_sources([folder], folder), encoder, embed, DirectParser()).run()
+"""
+
+
+@pytest.mark.parametrize("calls", [0, 5, 9])
+def test_a_killed_run_leaves_the_old_snapshot_and_goes_on(tmp_path: Path, calls: int) -> None:
+    index = tmp_path / "index"
+    before = ingest(write(tmp_path / "a", {"old.md": "The old zebra."}), index)
+    folder = big(tmp_path / "b")
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(index), str(calls)], cwd=ROOT, check=False)
+    assert killed.returncode == 9
+    assert retriever(index).index_version == before.index_version
+    assert uris(index, "zebra") == ["old.md"]
+    encoder = WordEncoder()
+    after = ingest(folder, index, encoder=encoder)
+    assert after.count("ingested") + after.count("unchanged") == 6
+    assert (after.count("unchanged") > 0) == (calls > 4), "what was stored before the kill is not embedded again"
+    for i in range(6):
+        assert uris(index, f"w{i}x8999", legs=("sparse",)) == [f"{i}.md"]
+    assert uris(index, "zebra")[0] == "old.md"
+    assert ingest(folder, index).count("unchanged") == 6
+
+
+def test_a_batch_that_was_cut_off_between_the_two_datasets_is_undone(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    ingest(folder, index)
+    chunks = lance.dataset(str(index / "chunks.lance"))
+    torn = chunks.to_table().slice(0, 1).set_column(0, "id", pa.array([999], pa.int64()))
+    lance.write_dataset(torn, chunks.uri, mode="append")
+    write(folder, {"new.md": "A new zebra."})
+    ingest(folder, index)
+    assert 999 not in lance.dataset(str(index / "chunks.lance")).to_table(columns=["id"])["id"].to_pylist()
+    hits = search(retriever(index), SearchQuery(("marker",), top_k=50)).hits
+    assert len(hits) == 13
+
+
+def test_a_second_writer_is_refused_at_once(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    with Layout(str(index)).writer(), pytest.raises(IndexFault, match="another process is writing"):
+        ingest(folder, index)
+
+
+def test_another_embedder_is_refused(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    ingest(folder, index)
+    with pytest.raises(IndexFault, match="'words'"):
+        ingest(folder, index, encoder=WordEncoder("others"))
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a b", "-x", "x" * 101])
+def test_odd_buckets_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SetupError):
+        ingest(write(tmp_path / "a", MANY), tmp_path / "index", name)
+
+
+def test_search_during_ingestion_sees_old_or_new_and_never_fails(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    ingest(folder, index)
+    r, stop, seen, faults = retriever(index), threading.Event(), set(), []
+
+    def reader() -> None:
+        while not stop.is_set():
+            r.reload()
+            result = search(r, SearchQuery(("marker",), top_k=50))
+            seen.add(result.index_version)
+            if len(result.hits) not in (12, 13, 14, 15, 16) or result.degraded or r.reasons:
+                faults.append((result, r.reasons))
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    versions = {ingest(write(folder, {f"more{i}.md": f"A marker more{i}."}), index).index_version for i in range(4)}
+    deadline = time.monotonic() + 20
+    while not versions <= seen | versions - {max(versions)} and time.monotonic() < deadline:
+        time.sleep(0.01)
+    stop.set()
+    thread.join()
+    assert faults == []
+    assert len(seen) >= 2
+
+
+# ---- torn files -----------------------------------------------------------------------------------------------------
+
+
+def segment_of(index: Path) -> Path:
+    return index / "segments" / read_current(Layout(str(index))).segments[0].id
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize("harm", [flip, truncate, Path.unlink])
+@pytest.mark.parametrize(
+    ("file", "torn", "whole"), [("dense.faiss", "dense", "sparse"), ("data.csc.index.npy", "sparse", "dense")]
+)
+def test_a_torn_leg_is_named_and_the_other_serves(
+    tmp_path: Path, harm: object, file: str, torn: str, whole: str
+) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    ingest(folder, index)
+    harm(segment_of(index) / file)  # type: ignore[operator]
+    r = retriever(index)
+    assert len(r.reasons) == 1
+    assert file in r.reasons[0]
+    assert str(tmp_path) not in r.reasons[0]
+    result = search(r, "word3")
+    assert found(result)[0] == "doc03.md"
+    assert result.explain.methods[torn] == "failed"
+    assert [d.fallback for d in result.degraded] == [f"the {whole} leg alone"]
+    with Parser() as parser:
+        sources, encoder = find_sources([folder], folder), WordEncoder()
+        Ingestion(Layout(str(index)), "docs", sources, encoder, encoder.embed_now, parser).run(rebuild=True)
+    assert encoder.calls == [], "the legs are rebuilt from the store, without the embedder"
+    assert r.reload()
+    assert r.reasons == ()
+
+
+def test_swapped_files_of_two_segments_are_refused(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    ingest(write(tmp_path / "a", MANY), one)
+    ingest(write(tmp_path / "b", {k: v.replace("word", "other") for k, v in MANY.items()}), two)
+    shutil.copy(segment_of(two) / "dense.faiss", segment_of(one) / "dense.faiss")
+    assert "dense.faiss" in retriever(one).reasons[0]
+
+
+def test_torn_ids_leave_nothing_to_serve_and_say_so(tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    ingest(write(tmp_path / "a", MANY), index)
+    flip(segment_of(index) / "ids.npy")
+    r = retriever(index)
+    assert "ids.npy" in r.reasons[0]
+    with pytest.raises(Exception, match="no leg"):
+        search(r, "word3")
+
+
+def test_a_torn_manifest_is_refused_and_the_old_snapshot_serves_on(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    ingest(folder, index)
+    r = retriever(index)
+    ingest(write(folder, {"new.md": "A new zebra."}), index)
+    flip(index / "snapshots" / f"{read_current(Layout(str(index))).id}.json")
+    assert not r.reload()
+    assert "manifest" in r.reasons[0]
+    assert found(search(r, "word3"))[0] == "doc03.md"
+    assert retriever(index).index_version is None
+    (index / "CURRENT").write_text("nonsense")
+    assert "CURRENT is damaged" in retriever(index).reasons[0]
+    ingest(folder, index)
+    assert r.reload()
+    assert r.reasons == ()
+    assert found(search(r, "zebra"))[0] == "new.md"
+    assert int(str(r.index_version).split("-")[0][1:]) == 3, "a number is never used twice"
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    ingest(folder, index)
+    (index / "state.json").write_text("{")
+    with pytest.raises(IndexFault, match=r"state\.json is damaged"):
+        ingest(folder, index)
+    assert uris(index, "word3")[0] == "doc03.md"
+
+
+# ---- real files -----------------------------------------------------------------------------------------------------
+
+REASONS = {
+    "2206.01062_pg3.pdf": "encrypted",
+    "aes-128-m.pdf": "encrypted",
+    "rc4-40.pdf": "encrypted",
+    "libreoffice-writer-password.pdf": "encrypted",
+    "ocr_test.pdf": "no_text_layer",
+    "MEDRPT-2024-PAT-3847_medical_report_scan.pdf": "no_text_layer",
+    "imagemagick-CCITTFaxDecode.pdf": "no_text_layer",
+    "simple2.pdf": "no_text_layer",
+    "issue-791-non-unicode-cmap.pdf": "mojibake",
+}
+
+
+@pytest.fixture(scope="module")
+def messy() -> Path:
+    folder = DATA / "messy_files"
+    if not folder.is_dir():
+        pytest.skip("the shared test data is not here")
+    return folder
+
+
+def test_every_messy_file_ends_well(messy: Path, tmp_path: Path) -> None:
+    encoder = WordEncoder()
+    with Parser() as parser:
+        run = Ingestion(
+            Layout(str(tmp_path)), "messy", find_sources([messy], messy), encoder, encoder.embed_now, parser
+        )
+        report = run.run()
+    assert {Path(r.uri).name: r.reason for r in report.rows if r.outcome == "failed"} == REASONS
+    assert {r.reason for r in report.rows if r.outcome == "skipped"} == {"unsupported"}
+    assert report.count("ingested") >= 22
+    assert len(report.rows) == len(find_sources([messy], messy))
+    r = retriever(tmp_path)
+    hits = search(r, SearchQuery(("definitions clause agreement",), top_k=20)).hits
+    hit = next(h for h in hits if h.chunk.uri.endswith("bookmark_sample.pdf"))
+    assert hit.chunk.page is not None
+    for h in hits:
+        assert asyncio.run(r.lookup(h.chunk.doc_id))[h.chunk.start : h.chunk.end] == h.chunk.text
+
+
+def test_limits_of_the_child(tmp_path: Path) -> None:
+    deep = "> " * 300_000
+    files = {"bomb.md": deep + "x", "fine.md": "Fine zebra.", "long.txt": "y" * 3_000_000, "large.txt": "z" * 5_000_000}
+    folder = write(tmp_path / "a", files)
+    encoder = WordEncoder()
+    with Parser(Limits(file_bytes=4_000_000, seconds=5, memory_bytes=300_000_000)) as parser:
+        sources = find_sources([folder], folder)
+        report = Ingestion(Layout(str(tmp_path / "index")), "docs", sources, encoder, encoder.embed_now, parser).run()
+    outcomes = {row.uri: (row.outcome, row.reason) for row in report.rows}
+    assert outcomes["fine.md"] == ("ingested", "")
+    assert outcomes["long.txt"][0] == "ingested"
+    assert outcomes["large.txt"] == ("failed", "too_large")
+    assert outcomes["bomb.md"][0] in ("failed", "ingested")
+
+
+def test_hidden_files_and_links_out_of_the_folder_are_left_out(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", {"x.md": "X", ".git/y.md": "Y", ".hidden.md": "Z", "sub/z.md": "Z"})
+    (folder / "out.md").symlink_to(write(tmp_path / "b", {"secret.md": "S"}) / "secret.md")
+    assert [s.uri for s in find_sources([folder, folder / "x.md"], folder)] == ["x.md", "sub/z.md"]
+    assert find_sources([folder / "x.md"], tmp_path / "b")[0].uri.startswith("file:///")
+    with pytest.raises(SetupError):
+        find_sources([tmp_path / "nowhere"], folder)
+
+
+# ---- the commands, with the real embedder ---------------------------------------------------------------------------
+
+
+def assay(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+    command = [sys.executable, "-m", "assay", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=280)
+
+
+@pytest.mark.integration
+def test_the_commands(tmp_path: Path) -> None:
+    write(
+        tmp_path / "docs",
+        {"pump.md": "# Pumps\n\nThe pump B-120 moves cold water.", "bad.pdf": "%PDF-1.4", "a.xyz": "?"},
+    )
+    done = assay("ingest", "docs", "--json", "report.json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "1 ingested, 1 skipped, 1 failed" in done.stdout
+    assert "malformed" in done.stdout
+    assert done.stderr == "", "quiet where stderr is no terminal"
+    rows = json.loads((tmp_path / "report.json").read_text())["rows"]
+    assert {row["uri"]: row["outcome"] for row in rows} == {
+        "docs/a.xyz": "skipped",
+        "docs/bad.pdf": "failed",
+        "docs/pump.md": "ingested",
+    }
+    hit = assay("search", "which pump is for water", "--legs", "dense", cwd=tmp_path)
+    assert hit.returncode == 0, hit.stderr
+    assert "docs/pump.md, Pumps, characters 9-41" in hit.stdout
+    as_json = json.loads(assay("search", "B-120", "--json", cwd=tmp_path).stdout)
+    assert as_json["hits"][0]["chunk"]["uri"] == "docs/pump.md"
+    for words, code in [
+        (("search", "x", "--bucket", "nope"), 1),
+        (("search", "x", "--filter", "{"), 2),
+        (("search", "x", "--legs", "both"), 2),
+        (("search", "  "), 2),
+        (("search", "x", "--index", "nowhere"), 1),
+        (("ingest", "nowhere"), 2),
+        (("ingest", "docs", "--index", "s3://bucket/x"), 2),
+    ]:
+        refused = assay(*words, cwd=tmp_path)
+        assert (refused.returncode, refused.stderr.count("\n")) == (code, 1), (words, refused.stderr)
+
+
+@pytest.mark.integration
+def test_ctrl_c_keeps_what_is_stored(tmp_path: Path) -> None:
+    big(tmp_path / "docs")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "assay", "ingest", "docs"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        deadline = time.monotonic() + 240
+        while (state := read_state(Layout(str(tmp_path / ".assay/index")))) is None or state.next_id == 1:
+            assert time.monotonic() < deadline
+            assert run.poll() is None
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "ingested" in out
+    assert "kept" in err
+    assert not (tmp_path / ".assay/index/CURRENT").exists()
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_kserve_questions_find_their_pages(tmp_path: Path) -> None:
+    pages = DATA / "markdown" / "kserve_docs"
+    if not pages.is_dir():
+        pytest.skip("the shared test data is not here")
+    from assay.config import IndexConfig, RetrieverConfig
+    from assay.index.embed import SentenceEmbedder
+    from assay.models import embedder_path
+    from assay.retrieve import LocalRetriever
+
+    encoder = SentenceEmbedder(str(embedder_path()))
+    with Parser() as parser:
+        sources = [s for s in find_sources([pages], pages) if not s.uri.endswith("crd-api.mdx")]
+        report = Ingestion(Layout(str(tmp_path)), "docs", sources, encoder, encoder.embed_now, parser).run()
+    assert report.count("failed") == 0
+    r = LocalRetriever(IndexConfig(uri=str(tmp_path)), RetrieverConfig(), encoder)
+    questions = json.loads((Path(__file__).parent / "kserve_questions.json").read_text())
+    missed = [
+        q["question"]
+        for q in questions
+        if not set(found(search(r, SearchQuery((q["question"],), top_k=5)))) & set(q["pages"])
+    ]
+    assert len(missed) <= len(questions) // 8, missed
+
+
+def test_direct_and_child_parsers_agree(tmp_path: Path) -> None:
+    data = "# Head\n\nText é.\n\n| a |\n|---|\n| b |\n".encode()
+    with Parser() as parser:
+        assert parser.parse(data, "x.md") == DirectParser().parse(data, "x.md")

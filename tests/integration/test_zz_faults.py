@@ -1,0 +1,48 @@
+"""Replicas that hang and die in the running graph: the answer is degraded and says so. Last, since the engine must come back.
+
+Named so that it runs after all that needs a healthy graph.
+"""
+
+import signal
+import time
+
+import pytest
+
+from assay.schemas import AskRequest
+from tests.integration.conftest import Running
+from tests.integration.test_graph import QUESTIONS, assert_citations_stand
+
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(600)]
+
+QUESTION = QUESTIONS[0]["question"]
+
+
+def test_a_hung_reranker_ends_in_a_degraded_answer(running: Running) -> None:
+    replica = running.replica("Reranker")
+    replica.send_signal(signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        response = running.client.ask(AskRequest.model_validate({"question": QUESTION, "budget": {"deadline_s": 30}}))
+        assert time.monotonic() - started < 35
+    finally:
+        replica.send_signal(signal.SIGCONT)
+    assert response.status in ("answered", "partial")
+    reranker = [d for d in response.degraded if d.stage == "reranker"]
+    assert reranker and "timeout" in reranker[0].reason and reranker[0].fallback.startswith("fused order")
+    assert response.citations
+    assert_citations_stand(response)
+
+
+def test_a_killed_engine_ends_in_a_degraded_answer_and_comes_back(running: Running) -> None:
+    running.replica("engine-small").kill()
+    response = running.client.ask(AskRequest.model_validate({"question": QUESTION, "budget": {"deadline_s": 40}}))
+    stages = {d.stage for d in response.degraded}
+    assert {"expander", "reranker", "generator"} <= stages, response.degraded
+    assert response.citations
+    assert_citations_stand(response)
+    until = time.monotonic() + 240
+    while running.client.ready().status != "ready":
+        assert time.monotonic() < until, "the engine did not come back"
+        time.sleep(1)
+    again = running.client.ask(AskRequest(question=QUESTION))
+    assert again.status == "answered" and again.degraded == []

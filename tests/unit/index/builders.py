@@ -1,0 +1,48 @@
+"""Small real indexes for tests."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from assay.config import IndexConfig, RetrieverConfig
+from assay.index.files import Layout
+from assay.index.ingest import Ingestion, Report, find_sources
+from assay.index.parse import parse
+from assay.index.parsed import FORMATS, Parsed
+from assay.index.parser import Parser
+from assay.retrieve import LocalRetriever
+from assay.types import SearchQuery, SearchResult
+from tests.unit.index.fakes import WordEncoder
+
+
+class DirectParser(Parser):
+    """Parses in this process: no child to wait for."""
+
+    def parse(self, data: bytes, name: str) -> Parsed:
+        return parse(data, FORMATS[Path(name).suffix], Path(name).stem)
+
+
+def write(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def ingest(folder: Path, index: Path, bucket: str = "docs", encoder: WordEncoder | None = None) -> Report:
+    encoder = encoder or WordEncoder()
+    sources = find_sources([folder], folder)
+    return Ingestion(Layout(str(index)), bucket, sources, encoder, encoder.embed_now, DirectParser()).run()
+
+
+def retriever(index: Path, encoder: WordEncoder | None = None, config: RetrieverConfig | None = None) -> LocalRetriever:
+    return LocalRetriever(IndexConfig(uri=str(index)), config or RetrieverConfig(), encoder or WordEncoder())
+
+
+def search(over: LocalRetriever, query: SearchQuery | str) -> SearchResult:
+    return asyncio.run(over.search(SearchQuery((query,)) if isinstance(query, str) else query))
+
+
+def found(result: SearchResult) -> list[str]:
+    return [hit.chunk.uri for hit in result.hits]

@@ -1,0 +1,124 @@
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import TypeAdapter
+
+from assay.errors import InvalidFilter, UnknownField
+from assay.index.filters import FIELDS, Field, compile_filter, terms_of
+from assay.schemas import Filter
+
+NEW_YEAR, JUNE = datetime(2025, 1, 1, tzinfo=UTC), datetime(2024, 6, 1, 12, tzinfo=UTC)
+TABLE = pa.table(
+    {
+        "title": ["Supply 2024", "Lease", "100% rent_free"],
+        "page": pa.array([1, 2, None], pa.int32()),
+        "ingested_at": pa.array(
+            [datetime(2025, 1, 1, tzinfo=UTC), datetime(2024, 6, 1, 12, tzinfo=UTC), None], pa.timestamp("us", "UTC")
+        ),
+        "signed": pa.array([True, False, None]),
+        "row": [0, 1, 2],
+    }
+)
+WIDER = {**FIELDS, "signed": Field("flag", "signed")}
+
+
+def parsed(filters: dict[str, Any]) -> Filter:
+    found: Filter = TypeAdapter[Filter](Filter).validate_python(filters)
+    return found
+
+
+def where(field: str, op: str, value: object) -> dict[str, Any]:
+    return {"field": field, "op": op, "value": value}
+
+
+def rows(filters: dict[str, Any]) -> list[int]:
+    found: list[int] = TABLE.filter(compile_filter(parsed(filters), WIDER))["row"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (where("title", "=", "Lease"), [1]),
+        (where("title", "!=", "Lease"), [0, 2]),
+        (where("title", "in", ["Lease", "x' OR 1=1 --"]), [1]),
+        (where("title", "like", "Sup%"), [0]),
+        (where("title", "like", "%se"), [1]),
+        (where("title", "like", "%2024%"), [0]),
+        (where("title", "like", "Lease"), [1]),
+        (where("title", "like", "%t_f%"), [2]),
+        (where("page", ">=", 2), [1]),
+        (where("page", "=", 1.0), [0]),
+        (where("page", "between", [1, 2]), [0, 1]),
+        (where("page", "in", [2, 3]), [1]),
+        (where("page", "is_null", True), [2]),
+        (where("page", "is_null", False), [0, 1]),
+        (where("page", "!=", 1), [1]),
+        ({"not": where("page", "=", 1)}, [1, 2]),
+        (where("signed", "=", True), [0]),
+        (where("ingested_at", ">=", "2025-01-01"), [0]),
+        (where("ingested_at", "<=", "2025-01-01T00:00:00Z"), [0, 1]),
+        (where("ingested_at", "=", "2025-01-01T02:00:00+02:00"), [0]),
+        (where("ingested_at", "=", "2025-01-01T00:00:00"), [0]),
+        (where("ingested_at", "in", ["2024-06-01T12:00:00Z"]), [1]),
+        (where("ingested_at", "between", ["2024-01-01", "2024-12-31"]), [1]),
+        ({"and": [where("page", ">=", 1), where("title", "=", "Lease")]}, [1]),
+        ({"or": [where("page", "=", 1), where("page", "is_null", True)]}, [0, 2]),
+        ({"not": {"or": [where("page", "=", 1), where("page", "is_null", True)]}}, [1]),
+        (where("title", "=", "nothing"), []),
+    ],
+)
+def test_rows(filters: dict[str, Any], expected: list[int]) -> None:
+    assert rows(filters) == expected
+
+
+@pytest.mark.parametrize(
+    ("filters", "at"),
+    [
+        (where("title", "in", []), "filters.value"),
+        (where("title", "in", "Lease"), "filters.value"),
+        (where("title", "=", 5), "filters.value"),
+        (where("title", "=", ["a"]), "filters.value"),
+        (where("title", "<", "a"), "filters.op"),
+        (where("title", "like", "a%b"), "filters.value"),
+        (where("title", "like", "%"), "filters.value"),
+        (where("page", "=", True), "filters.value"),
+        (where("page", "=", "1"), "filters.value"),
+        (where("page", "=", float("nan")), "filters.value"),
+        (where("page", "=", 1e300), "filters.value"),
+        (where("page", "in", [1, "2"]), "filters.value[1]"),
+        (where("page", "between", [1]), "filters.value"),
+        (where("page", "is_null", 1), "filters.value"),
+        (where("page", "like", "1%"), "filters.op"),
+        (where("ingested_at", ">", "yesterday"), "filters.value"),
+        (where("ingested_at", ">", 2025), "filters.value"),
+        ({"and": [where("page", "=", 1), {"not": where("page", "in", [])}]}, "filters.and[1].not.value"),
+    ],
+)
+def test_refused(filters: dict[str, Any], at: str) -> None:
+    with pytest.raises(InvalidFilter) as fault:
+        compile_filter(parsed(filters))
+    assert fault.value.field == at
+
+
+@pytest.mark.parametrize("name", ["collection_ids", "author' = 'x' OR '1'='1' --", "vector", "text", "__class__"])
+def test_unknown_field_names_the_known_ones(name: str) -> None:
+    with pytest.raises(UnknownField) as fault:
+        compile_filter(parsed({"or": [where("page", "=", 1), where(name, "=", "x")]}))
+    assert fault.value.field == "filters.or[1].field"
+    assert fault.value.allowed == tuple(sorted(FIELDS))
+
+
+def test_too_deep() -> None:
+    filters = where("page", "=", 1)
+    for _ in range(40):
+        filters = {"not": filters}
+    with pytest.raises(InvalidFilter, match="nested"):
+        compile_filter(parsed(filters))
+
+
+def test_terms_of_flattens_and() -> None:
+    one, two, three = (where("page", "=", i) for i in (1, 2, 3))
+    assert len(terms_of(parsed({"and": [one, {"and": [two, {"or": [one, three]}]}]}))) == 3

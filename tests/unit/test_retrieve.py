@@ -1,0 +1,168 @@
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from assay.errors import IndexFault, InvalidFilter, NotFound, StageUnavailable, UnknownBucket, UnknownField
+from assay.schemas import Filter
+from assay.types import SearchQuery
+from tests.unit.index.builders import found, ingest, retriever, search, write
+from tests.unit.index.fakes import WordEncoder
+
+FILES = {
+    "pump.md": "# Pumps\n\nThe pump B-120 moves cold water.",
+    "lease.md": "# Lease\n\nThe tenant pays rent each month.",
+    "c.txt": "C is a language.",
+    "tokyo.txt": "東京は日本の首都です",
+    "naive.txt": "A nai\u0308ve idea.",
+}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("index")
+    ingest(write(folder / "a", FILES), folder / "index", "docs")
+    ingest(write(folder / "b", {"secret.md": "# Pumps\n\nThe pump B-120 is a secret."}), folder / "index", "private")
+    return folder / "index"
+
+
+def where(field: str, op: str, value: object) -> dict[str, Any]:
+    return {"field": field, "op": op, "value": value}
+
+
+def asked(text: str, filters: dict[str, Any] | None = None, **rest: Any) -> SearchQuery:
+    parsed = TypeAdapter[Filter](Filter).validate_python(filters) if filters else None
+    return SearchQuery((text,), filters=parsed, **rest)
+
+
+@pytest.mark.parametrize(
+    ("query", "uri"),
+    [("東京", "tokyo.txt"), ("C", "c.txt"), ("naive", "naive.txt"), ("b120", "pump.md"), ("monthly rents", "lease.md")],
+)
+@pytest.mark.parametrize("leg", ["dense", "sparse"])
+def test_each_leg_finds(index: Path, query: str, uri: str, leg: Any) -> None:
+    hits = search(retriever(index), asked(query, legs=(leg,), buckets=("docs",))).hits
+    assert hits[0].chunk.uri == uri
+    assert hits[0].ranks == {leg: 1}
+
+
+def test_a_hit_is_whole(index: Path) -> None:
+    r = retriever(index)
+    result = search(r, asked("B-120", buckets=("docs",)))
+    hit = result.hits[0]
+    text = asyncio.run(r.lookup(hit.chunk.doc_id))
+    assert text[hit.chunk.start : hit.chunk.end] == hit.chunk.text == "The pump B-120 moves cold water."
+    assert (hit.chunk.title, hit.chunk.heading, hit.chunk.page, hit.chunk.bucket) == ("Pumps", ("Pumps",), None, "docs")
+    assert hit.ranks == {"dense": 1, "sparse": 1}
+    assert hit.similarity is not None
+    assert 0 < hit.similarity <= 1
+    assert result.index_version == r.index_version
+    assert result.explain.methods == {"dense": "exact", "sparse": "index"}
+
+
+def test_more_than_there_is(index: Path) -> None:
+    result = search(retriever(index), asked("water", top_k=50))
+    assert len(result.hits) == len({hit.chunk.id for hit in result.hits}) == 6
+
+
+@pytest.mark.parametrize("query", ["the of and", "zzqq"])
+def test_nothing_to_match_leaves_the_sparse_leg_out(index: Path, query: str) -> None:
+    assert search(retriever(index), asked(query, legs=("sparse",))).hits == ()
+    both = search(retriever(index), asked(query))
+    assert both.hits
+    assert both.explain.methods["sparse"] == "skipped"
+    assert all("sparse" not in hit.ranks for hit in both.hits)
+
+
+@pytest.mark.parametrize("leg", ["dense", "sparse"])
+def test_a_bucket_binds_both_legs_and_all_variants(index: Path, leg: Any) -> None:
+    query = SearchQuery(("pump B-120", "secret", "tenant"), buckets=("private",), legs=(leg,), top_k=50)
+    result = search(retriever(index), query)
+    assert found(result) == ["secret.md"]
+    assert (result.explain.allowed_rows, result.explain.total_rows) == (1, 6)
+
+
+def test_filter_and_document_are_intersected(index: Path) -> None:
+    r = retriever(index)
+    doc = search(r, asked("B-120", buckets=("docs",))).hits[0].chunk.doc_id
+    assert found(search(r, asked("B-120", doc_id=doc))) == ["pump.md"]
+    both = search(r, asked("B-120", where("format", "=", "txt"), doc_id=doc))
+    assert both.hits == ()
+    assert both.explain.count_without == 3
+
+
+def test_an_empty_set_names_what_emptied_it(index: Path) -> None:
+    filters = {"and": [where("format", "=", "md"), where("ingested_at", ">", "2199-01-01")]}
+    result = search(retriever(index), asked("pump", filters, buckets=("docs",)))
+    assert result.hits == ()
+    assert result.explain.blocking is not None
+    assert result.explain.blocking.model_dump(by_alias=True) == where("ingested_at", ">", "2199-01-01")
+    assert result.explain.count_without == 2
+    assert result.explain.methods == {"dense": "skipped", "sparse": "skipped"}
+
+
+def test_wrong_questions_are_errors(index: Path) -> None:
+    r = retriever(index)
+    with pytest.raises(UnknownBucket) as bucket:
+        search(r, asked("x", buckets=("docs", "contrcats")))
+    assert bucket.value.allowed == ("docs", "private")
+    with pytest.raises(UnknownField):
+        search(r, asked("x", where("collection_ids", "=", "1")))
+    with pytest.raises(InvalidFilter):
+        search(r, asked("x", where("format", "in", [])))
+    with pytest.raises(NotFound):
+        asyncio.run(r.lookup("doc_unknown"))
+
+
+def test_buckets(index: Path) -> None:
+    infos = asyncio.run(retriever(index).buckets())
+    assert [(i.name, i.documents, i.chunks) for i in infos] == [("docs", 5, 5), ("private", 1, 1)]
+
+
+def test_the_embedder_fails_and_the_words_answer(index: Path) -> None:
+    encoder = WordEncoder()
+    r = retriever(index, encoder)
+    encoder.fault = RuntimeError("out of memory")
+    result = search(r, asked("B-120"))
+    assert result.hits[0].chunk.text.startswith("The pump B-120")
+    assert result.hits[0].similarity is None
+    assert result.explain.methods == {"dense": "failed", "sparse": "index"}
+    assert [d.model_dump() for d in result.degraded] == [
+        {"stage": "retriever", "reason": "the dense leg failed: RuntimeError", "fallback": "the sparse leg alone"}
+    ]
+    with pytest.raises(StageUnavailable):
+        search(r, asked("B-120", legs=("dense",)))
+
+
+def test_a_bug_is_not_degraded(index: Path) -> None:
+    encoder = WordEncoder()
+    r = retriever(index, encoder)
+    encoder.fault = TypeError("a bug")
+    with pytest.raises(TypeError):
+        search(r, asked("B-120"))
+
+
+def test_bad_variants_do_not_hurt(index: Path) -> None:
+    query = SearchQuery(("tenant rent", "language language language", "pump water B-120"), buckets=("docs",))
+    assert search(retriever(index), query).hits[0].chunk.uri == "lease.md"
+
+
+def test_another_embedder_is_refused_by_name(index: Path) -> None:
+    r = retriever(index, WordEncoder("others"))
+    assert r.index_version is None
+    assert "made by the embedder 'words'" in r.reasons[0]
+    with pytest.raises(IndexFault, match="'words'"):
+        search(r, "x")
+
+
+def test_no_index_yet(tmp_path: Path) -> None:
+    r = retriever(tmp_path / "index")
+    with pytest.raises(IndexFault, match="no published snapshot"):
+        search(r, "x")
+    ingest(write(tmp_path / "a", FILES), tmp_path / "index")
+    assert r.reload()
+    assert r.reasons == ()
+    assert found(search(r, "B-120"))[0] == "pump.md"
+    assert not r.reload()

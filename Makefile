@@ -16,7 +16,7 @@ run := $(VENV)/bin/python
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(VENV)/.installed ## Make .venv with the pinned packages (about 3.5 GB; done once, goes on where it stopped)
+install: $(VENV)/.installed ## Make .venv with the pinned packages (about 3.6 GB; done once, goes on where it stopped)
 
 # The stamp is the last thing made, so an interrupted install goes on with the next call.
 $(VENV)/.installed: requirements/install.sh requirements/cpu.txt requirements/dev.txt

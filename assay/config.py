@@ -33,8 +33,12 @@ class EngineConfig(_Config):
     max_replicas: int = Field(default=1, ge=1, le=1000)
     target_ongoing_requests: float = Field(default=8, gt=0)
     max_ongoing_requests: int = Field(default=64, ge=1, le=10_000)
-    health_timeout_s: float = Field(default=30, gt=0, le=600, description="A one-token generation must end within this.")
-    engine_kwargs: dict[str, Any] = Field(default={}, description="Passed to vLLM as they are; they win over the above.")
+    health_timeout_s: float = Field(
+        default=30, gt=0, le=600, description="A one-token generation must end within this."
+    )
+    engine_kwargs: dict[str, Any] = Field(
+        default={}, description="Passed to vLLM as they are; they win over the above."
+    )
 
     @model_validator(mode="after")
     def _replicas(self) -> "EngineConfig":
@@ -76,8 +80,18 @@ class GradeConfig(_Config):
     A feature that was not measured (a stage was degraded) counts as its mean."""
 
     intercept: float = 0.0
-    weights: dict[Feature, float] = {"word_coverage": 3.0, "name_coverage": 0.8, "likelihood_gain": 0.9, "similarity": 3.2}
-    means: dict[Feature, float] = {"word_coverage": 0.7, "name_coverage": 0.7, "likelihood_gain": 0.8, "similarity": 0.55}
+    weights: dict[Feature, float] = {
+        "word_coverage": 3.0,
+        "name_coverage": 0.8,
+        "likelihood_gain": 0.9,
+        "similarity": 3.2,
+    }
+    means: dict[Feature, float] = {
+        "word_coverage": 0.7,
+        "name_coverage": 0.7,
+        "likelihood_gain": 0.8,
+        "similarity": 0.55,
+    }
     min_answer: float = Field(
         default=0.25, ge=0, le=1, description="When the search ends below this, the answer says that nothing was found."
     )
@@ -103,7 +117,9 @@ class GeneratorConfig(_Config):
     style: Literal["extract", "prose"] = Field(default="extract", description="What 'auto' means for this model.")
     candidates: int = Field(default=8, ge=1, le=100, description="extract: sentences that the model scores.")
     sentences: int = Field(default=3, ge=1, le=10, description="Most sentences of an answer.")
-    evidence_tokens: int = Field(default=1200, ge=64, le=1_000_000, description="prose: the evidence's share of the prompt.")
+    evidence_tokens: int = Field(
+        default=1200, ge=64, le=1_000_000, description="prose: the evidence's share of the prompt."
+    )
     timeout_s: float = Field(default=30, gt=0, le=600)
 
 
@@ -115,7 +131,9 @@ class LoopConfig(_Config):
     tool_calls: int = Field(default=6, ge=1, le=100)
     deadline_s: float = Field(default=60, gt=0, le=3600)
     answer_tokens: int = Field(default=400, ge=16, le=32_000)
-    reserve_s: float = Field(default=12, ge=0, le=600, description="Kept back from the search for answering and verifying.")
+    reserve_s: float = Field(
+        default=12, ge=0, le=600, description="Kept back from the search for answering and verifying."
+    )
     evidence: int = Field(default=10, ge=1, le=100, description="Passages kept per round.")
     answer_evidence: int = Field(default=5, ge=1, le=100, description="Passages that the generator sees.")
     per_document: int = Field(default=4, ge=1, le=100, description="Most passages of one document in the evidence.")

@@ -70,7 +70,9 @@ class LLMExpander:
             )
         )
         if completion.finish_reason != "stop":
-            raise BadModelOutput(f"The plan was cut off after {self._config.max_tokens} tokens; raise expander.max_tokens.")
+            raise BadModelOutput(
+                f"The plan was cut off after {self._config.max_tokens} tokens; raise expander.max_tokens."
+            )
         try:
             planned = _Planned.model_validate_json(completion.text)
         except ValidationError as error:

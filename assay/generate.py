@@ -19,7 +19,16 @@ from assay.rerank import standardise
 from assay.schemas import Degraded, Usage
 from assay.templates import Prompt
 from assay.text import sentences, terms
-from assay.types import CompletionRequest, Draft, Evidence, GenerateEvent, GenerateRequest, Message, ScoreItem, ScoreRequest
+from assay.types import (
+    CompletionRequest,
+    Draft,
+    Evidence,
+    GenerateEvent,
+    GenerateRequest,
+    Message,
+    ScoreItem,
+    ScoreRequest,
+)
 from assay.verify import read_markers
 
 # A quote is for reading: shorter ones say nothing, longer ones are code listings or tables.
@@ -138,7 +147,9 @@ class ProseGenerator:
                     rest = rest[end.end() :]
                 if delta.finish_reason == "length":
                     reason = f"cut off after {request.answer_tokens} tokens"
-                    yield GenerateEvent(degraded=Degraded(stage="generator", reason=reason, fallback="complete sentences only"))
+                    yield GenerateEvent(
+                        degraded=Degraded(stage="generator", reason=reason, fallback="complete sentences only")
+                    )
                 if delta.usage is not None:
                     yield GenerateEvent(usage=delta.usage)
 

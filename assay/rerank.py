@@ -58,7 +58,11 @@ class LikelihoodReranker:
         faults = sum(score.fault is not None for score in passages)
         if head and faults == len(head):
             raise BadModelOutput(f"No passage could be scored: {passages[0].fault}")
-        order = blend([hit.score for hit in head], [s.mean if s.fault is None else math.nan for s in passages], self._config.weight)
+        order = blend(
+            [hit.score for hit in head],
+            [s.mean if s.fault is None else math.nan for s in passages],
+            self._config.weight,
+        )
         ranked = [
             Ranked(hit, float(score), None if math.isnan(gain := mean_gain(item, alone)) else gain)
             for hit, score, item in zip(head, order, passages, strict=True)

@@ -163,7 +163,9 @@ class Run:
             outcome, fault = error.code, error
         self.index_version = self.found.index_version if self.found else self.index_version
         hits, spent = len(self.found.hits) if self.found else 0, 1000 * (self.ledger.budget.clock() - start)
-        call = ToolCall(tool="search_hybrid", arguments=arguments, hits=hits, duration_ms=round(spent, 2), outcome=outcome)
+        call = ToolCall(
+            tool="search_hybrid", arguments=arguments, hits=hits, duration_ms=round(spent, 2), outcome=outcome
+        )
         self.ledger.tool_calls.append(call)
         self.ledger.note("retrieve", f"round {self.round}: {hits} hits, {outcome}")
         yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=call.duration_ms, outcome=outcome)
@@ -196,7 +198,9 @@ class Run:
         if self.request.options.rerank:
             request = RerankRequest(self.plan.query, hits, keep, self.id)
             try:
-                done = await self.ledger.call("rerank", self.stages.reranker.rerank(request), self.config.reranker.timeout_s)
+                done = await self.ledger.call(
+                    "rerank", self.stages.reranker.rerank(request), self.config.reranker.timeout_s
+                )
             except AssayError as error:
                 keep = min(keep, self.config.loop.answer_evidence)
                 yield self.ledger.fell_back("reranker", error, f"fused order, top {keep}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from assay.schemas import And, Choice, Clarification, Filter, Not, Or, Predicate
+from assay.schemas import And, Choice, Clarification, Filter, Not, Predicate
 from assay.types import Evidence, Explain
 
 

@@ -92,7 +92,7 @@ def _analyse(token: str, language: str) -> tuple[str, ...]:
     if _RUN.match(token):
         return tuple(token[i : i + 2] for i in range(max(1, len(token) - 1)))
     whole = _fold(token)
-    parts = [folded for piece in _PART.findall(token) for part in _CAMEL.split(piece) if (folded := _fold(part))]
+    parts = [folded for piece in _PART.findall(token) for part in _humps(piece) if (folded := _fold(part))]
     if not parts:
         return ()  # a lone accent
     if parts == [whole]:
@@ -101,6 +101,12 @@ def _analyse(token: str, language: str) -> tuple[str, ...]:
         return (whole.replace(".", ""),)  # U.S and US are one word
     joined = _JOINTS.sub("", whole)
     return (_stem(joined, language), *(_stem(part, language) for part in parts if part not in STOP or part.isdigit()))
+
+
+def _humps(piece: str) -> list[str]:
+    """``InferenceService`` has two; ``KServe``, ``iPhone`` and ``eBay`` are one word."""
+    humps = _CAMEL.split(piece)
+    return humps if all(len(hump) > 1 for hump in humps) else [piece]
 
 
 @lru_cache(maxsize=200_000)

@@ -13,7 +13,9 @@ class ModelTokenizer:
 
         file = Path(model) / "tokenizer.json"
         if Path(model).is_dir() and not file.exists():
-            raise SetupError(f"The model folder has no tokenizer.json: {Path(model).name}. Save its fast tokenizer there.")
+            raise SetupError(
+                f"The model folder has no tokenizer.json: {Path(model).name}. Save its fast tokenizer there."
+            )
         self._tokenizer = Tokenizer.from_file(str(file)) if file.exists() else Tokenizer.from_pretrained(model)
         # A saved tokenizer may cut or pad by itself; a budget needs the true count.
         self._tokenizer.no_truncation()

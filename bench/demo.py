@@ -50,7 +50,19 @@ def ask(client: Client, question: str) -> Timed:
 
 def ingest(data: Path, index: Path) -> float:
     folder, start = data / "markdown" / "kserve_docs", time.perf_counter()
-    command = [sys.executable, "-m", "assay", "ingest", str(folder), "--index", str(index), "--bucket", "kserve", "--base", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "assay",
+        "ingest",
+        str(folder),
+        "--index",
+        str(index),
+        "--bucket",
+        "kserve",
+        "--base",
+        str(folder),
+    ]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
 
@@ -91,9 +103,14 @@ def measure(data: Path, folder: Path, quick: bool) -> list[Row]:
     rows.append(Row("whole agentic answer, any rounds, median", statistics.median(a.total for a in answers), "s"))
     rows.append(at_most("driver's own code per question, median", median_ms(answers, "driver"), "ms", 10))
     rows.append(Row("hops between replicas per question, median", median_ms(answers, "hops"), "ms"))
-    rows += [Row(f"  {stage}, median", median_ms(answers, stage) / 1000, "s") for stage in ("plan", "retrieve", "rerank", "grade", "generate")]
+    rows += [
+        Row(f"  {stage}, median", median_ms(answers, stage) / 1000, "s")
+        for stage in ("plan", "retrieve", "rerank", "grade", "generate")
+    ]
     rows.append(Row("answers without a fallback", sum(not a.response.degraded for a in answers), f"of {len(answers)}"))
-    rows.append(Row("answered (not 'no evidence')", sum(a.response.status == "answered" for a in answers), f"of {len(answers)}"))
+    rows.append(
+        Row("answered (not 'no evidence')", sum(a.response.status == "answered" for a in answers), f"of {len(answers)}")
+    )
     return rows
 
 

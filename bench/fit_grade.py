@@ -98,13 +98,14 @@ class Measurer:
         cosine = await self._embed([f"{title} {text}" for title, text in passages]) @ query
         nearest = sorted(range(len(case.gold), len(passages)), key=lambda i: -cosine[i])
         chosen = [*range(len(case.gold)), *nearest][:PASSAGES]
-        hits = tuple(self._hit(i, *passages[i], float(cosine[i])) for i in chosen)
+        hits = tuple(self._hit(i, passages[i], float(cosine[i])) for i in chosen)
         done = await self._reranker.rerank(RerankRequest(case.question, hits, PASSAGES))
         evidence = [Evidence(f"E{n}", r.hit, r.score, 1, r.gain) for n, r in enumerate(done.ranked, 1)]
         return features(case.question, evidence)
 
     @staticmethod
-    def _hit(number: int, title: str, text: str, cosine: float) -> Hit:
+    def _hit(number: int, passage: tuple[str, str], cosine: float) -> Hit:
+        title, text = passage
         chunk = Chunk(number, str(number), "docs", title, "", text, 0, len(text), 0, (title,) if title else ())
         return Hit(chunk, cosine, {}, cosine)
 
@@ -138,7 +139,9 @@ def fit(cases: Sequence[Case], measured: Sequence[dict[str, float]]) -> tuple[li
     for task in ("hotpotqa", "squad2"):
         here = tasks == task
         rows.append(Row(f"{task}: AUC of the logistic", roc_auc_score(y[here], p[here]), "auc"))
-        rows += [Row(f"{task}: AUC of {n} alone", roc_auc_score(y[here], x[here, i]), "auc") for i, n in enumerate(NAMES)]
+        rows += [
+            Row(f"{task}: AUC of {n} alone", roc_auc_score(y[here], x[here, i]), "auc") for i, n in enumerate(NAMES)
+        ]
     away = p[tasks == "elsewhere"]
     for threshold in (0.15, 0.2, 0.25, 0.3, 0.4, 0.5):
         rows.append(Row(f"elsewhere: share below {threshold}", float((away < threshold).mean()), "share"))
@@ -165,7 +168,9 @@ def main() -> None:
         serve.shutdown()
         ray.shutdown()
     rows, fitted = fit(cases, measured)
-    publish("Is the evidence enough? (SmolLM2-135M-Instruct)", rows, args, "each feature alone beside the logistic over all")
+    publish(
+        "Is the evidence enough? (SmolLM2-135M-Instruct)", rows, args, "each feature alone beside the logistic over all"
+    )
     print(json.dumps(fitted, indent=1))
 
 

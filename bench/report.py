@@ -39,7 +39,9 @@ def at_least(name: str, value: float, unit: str, goal: float) -> Row:
 def options(description: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """``data`` (a folder, or None where it is absent), ``json`` (a file or None) and ``quick``."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets (default: %(default)s)")
+    parser.add_argument(
+        "--data", type=Path, default=Path("../shared/data"), help="folder of the data sets (default: %(default)s)"
+    )
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions; the figures are rougher")
     return parser.parse_args(argv)
@@ -84,4 +86,6 @@ def publish(title: str, rows: Sequence[Row], args: argparse.Namespace, beside: s
     Console(width=None if sys.stdout.isatty() else 140).print(table)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps({"machine": on, "beside": beside, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
+        args.json.write_text(
+            json.dumps({"machine": on, "beside": beside, "rows": [asdict(r) for r in rows]}, indent=1) + "\n"
+        )

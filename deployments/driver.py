@@ -1,8 +1,9 @@
 """The Driver deployment: runs the loop over the other stages' handles, and tells operators what happened."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import Literal
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
@@ -85,14 +86,21 @@ class Driver:
     async def _readiness(self) -> Readiness:
         states = await asyncio.gather(*(_state(stage) for stage in self._ready.values()))
         stages = dict(zip(self._ready, states, strict=True))
-        version, reasons = None, ()
+        version: str | None = None
+        reasons: tuple[str, ...] = ()
         if stages["retriever"] == "ready":
             version, reasons = await self._retriever.index_state()
-        if any(state != "ready" for state in states) or version is None:
-            status = "unavailable"
-        else:
-            status = "degraded" if reasons else "ready"
-        return Readiness(status=status, stages=stages, index_version=version, reasons=list(reasons))
+        return Readiness(
+            status=_status(states, version, reasons), stages=stages, index_version=version, reasons=list(reasons)
+        )
+
+
+def _status(
+    states: Sequence[str], version: str | None, reasons: Sequence[str]
+) -> Literal["ready", "degraded", "unavailable"]:
+    if version is None or any(state != "ready" for state in states):
+        return "unavailable"
+    return "degraded" if reasons else "ready"
 
 
 async def _state(stage: RemoteExpander | RemoteRetriever | RemoteReranker | RemoteGenerator) -> str:

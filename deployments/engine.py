@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from deployments.remote import Reply, reply
 
 log = logging.getLogger("ray.serve")
 
-HEALTH_PERIOD_S = 10.0
+HEALTH_PERIOD_S = 5.0
 
 # Imported by the fork server: what the engine's process would import itself, after the replica had finished its own.
 _PRELOAD = ["vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "vllm.v1.executor.uniproc_executor", "xgrammar"]
@@ -101,7 +102,7 @@ class EngineStats:
 class Engine:
     """A replica: an ``LLMServer`` of ``ray.serve.llm``, spoken to through ``assay.ports.LLM``."""
 
-    async def __init__(self, name: str, config: EngineConfig, model: str) -> None:
+    async def __init__(self, name: str, config: EngineConfig, model: str) -> None:  # type: ignore[misc]  # Serve awaits it
         self._name, self._config = name, config
         start = time.monotonic()
         with _ForkServer(config) as fork:
@@ -132,7 +133,7 @@ class Engine:
                         if delta.usage is not None:
                             yield Delta(finish_reason=reason, usage=delta.usage)
                         elif delta.text or delta.reasoning:
-                            yield delta
+                            yield Delta(delta.text, delta.reasoning)
         finally:
             await chunks.aclose()
 
@@ -192,7 +193,7 @@ async def _start_server(name: str, config: EngineConfig, model: str, fork: "_For
 
     log.info("engine %s: imported vLLM in %.1f s", name, time.monotonic() - start)
 
-    class LocalEngine(VLLMEngine):  # type: ignore[misc]
+    class LocalEngine(VLLMEngine):
         """``VLLMEngine`` without what a local folder does not need."""
 
         async def start(self) -> None:
@@ -207,6 +208,12 @@ async def _start_server(name: str, config: EngineConfig, model: str, fork: "_For
             with fork.instead_of_spawn():
                 return super()._start_async_llm_engine(args, vllm_config, group)
 
+    class LocalServer(LLMServer):
+        """``LLMServer`` without its report of the model's name to Ray's usage collection, 6 s."""
+
+        async def _start_engine(self) -> None:
+            await self.engine.start()
+
     accelerator = {"accelerator_type": config.accelerator_type} if config.accelerator_type else {}
     llm_config = LLMConfig(
         model_loading_config={"model_id": name, "model_source": model},
@@ -216,7 +223,7 @@ async def _start_server(name: str, config: EngineConfig, model: str, fork: "_For
     )
     if fork.used and Path(model).is_dir():
         _register_architectures(Path(model))
-    server = LLMServer.sync_init(llm_config, engine_cls=LocalEngine)
+    server = LocalServer.sync_init(llm_config, engine_cls=LocalEngine)
     await server.start()
     return server
 
@@ -232,9 +239,12 @@ def _register_architectures(model: Path) -> None:
 
 
 def _engine_kwargs(config: EngineConfig) -> dict[str, Any]:
-    """vLLM's arguments. Whitespace is switched off here because vLLM ignores the same switch on a request."""
+    """vLLM's arguments. Whitespace is switched off here because vLLM ignores the same switch on a request.
+
+    On a CPU a step is bounded to about a second: an abort, and every other request, waits for the step that runs.
+    """
     memory = (
-        {"kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30), "block_size": 32}
+        {"kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30), "block_size": 32, "max_num_batched_tokens": 512}
         if config.device == "cpu"
         else {"gpu_memory_utilization": config.gpu_memory_utilization}
     )
@@ -277,8 +287,8 @@ class _ForkServer:
             os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))
             os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
             os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-            multiprocessing.set_forkserver_preload(_PRELOAD)
-            multiprocessing.forkserver.ensure_running()
+            forkserver.set_forkserver_preload(_PRELOAD)
+            forkserver.ensure_running()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -302,18 +312,23 @@ class _ForkServer:
 class _EngineContext(ForkServerContext):
     """What vLLM needs of a multiprocessing context."""
 
-    def Process(self, *, target: Callable[..., None], name: str, kwargs: dict[str, Any]) -> ForkServerProcess:  # noqa: N802
+    def Process(self, *, target: Callable[..., None], name: str, kwargs: dict[str, Any]) -> ForkServerProcess:  # type: ignore[override]  # noqa: N802
         return ForkServerProcess(target=_engine_main, name=name, args=(dict(os.environ), target), kwargs=kwargs)
 
 
 def _engine_main(environment: dict[str, str], target: Callable[..., None], **kwargs: Any) -> None:
-    """The engine's process. A fork server's child has the environment of the server's start, so vLLM's later settings are
-    brought along; and it would outlive a killed replica, with all its memory."""
+    """The engine's process. A fork server's child has the environment of the server's start: bring vLLM's later settings."""
     os.environ.update(environment)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    target(**kwargs)
+
+
+def _die_with_parent() -> None:
+    """A replica that was killed could not stop its engine, which would keep its memory for good."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os.kill(os.getpid(), signal.SIGKILL)), daemon=True).start()
-    target(**kwargs)
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 # ---- chat -----------------------------------------------------------------------------------------------------------
@@ -489,11 +504,7 @@ class _Scorer:
         prompt: dict[str, Any] = {"prompt_token_ids": list(tokens)}
         if salt:
             prompt["cache_salt"] = salt
-        output = None
-        async for output in self._client.generate(prompt, params, f"{request_id}-score-{self._calls}"):
-            pass
-        if output is None:
-            raise StageUnavailable("the engine ended without an output")
+        (output,) = [o async for o in self._client.generate(prompt, params, f"{request_id}-score-{self._calls}")]
         return output
 
 

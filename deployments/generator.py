@@ -20,7 +20,7 @@ class Generator:
     ) -> None:
         self._llm = RemoteLLM(config.engine, engine)
         tokenizer, embedder = ModelTokenizer(model), RemoteRetriever("retriever", retriever)
-        self._styles = {
+        self._styles: dict[str, ExtractGenerator | ProseGenerator] = {
             "extract": ExtractGenerator(self._llm, embedder, tokenizer, config),
             "prose": ProseGenerator(self._llm, tokenizer, config),
         }

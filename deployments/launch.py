@@ -124,6 +124,7 @@ def _launch(options: argparse.Namespace, clock: Clock) -> int:
                     code = _ask(graph.url, options.question, clock)
                 else:
                     clock.say(f'ready at {graph.url}; ask with: make ask Q="..."; Ctrl-C stops it')
+                    clock.say(f"from Python, by handle: RAY_AUTH_MODE=token RAY_ADDRESS={graph.address}")
                     code = _until_it_ends(graph, clock)
             finally:
                 _no_interrupts()

@@ -72,6 +72,7 @@ class LocalGraph:
         self.port = config.port if port is None else port
         self.url = f"http://{_LOOPBACK}:{self.port}"
         self.log = log
+        self.address = ""  # of its Ray, for ``ray.init(address=...)``; known from the first status on
         self._config, self._environ = config, environ or {}
         self._folder = Path()
         self._buffer = b""
@@ -100,7 +101,10 @@ class LocalGraph:
             if not piece:
                 return
             *lines, self._buffer = (self._buffer + piece).split(b"\n")
-            yield from (Status(**json.loads(line)) for line in lines)
+            for line in lines:
+                status = Status(**json.loads(line))
+                self.address = status.address
+                yield status
 
     def wait_ready(self, timeout_s: float = 600, on_status: Callable[[Status], None] = lambda _: None) -> None:
         """Returns when all deployments are healthy and ``/readyz`` says so; else ``SetupError`` with the log's end."""
@@ -115,6 +119,11 @@ class LocalGraph:
             raise self._fault(f"serve ended with exit code {self._child.returncode}")
         waiting = sorted(set(last.deployments) - set(last.ready))
         raise self._fault(f"not ready after {timeout_s:.0f} s; waiting for {', '.join(waiting) or last.phase}")
+
+    @property
+    def pid(self) -> int:
+        """Of the child, from which every process of the graph descends."""
+        return self._child.pid
 
     def stop(self) -> None:
         """Ends Serve, Ray and all they started; what does not end in ``STOP_S`` seconds is killed."""
@@ -241,7 +250,7 @@ def _serve(config: str, leash: socket.socket, folder: str) -> None:
         num_cpus=max(2, os.cpu_count() or 2),  # shares of the config add up to less than two
         object_store_memory=256 * 2**20,  # requests are small; the default is a third of the memory
         _temp_dir=folder,
-    )
+    )  # its ports listen on all interfaces, whatever one says; the token that Ray makes by default is what guards them
     address = ray.get_runtime_context().gcs_address
     threading.Thread(target=_report, args=(leash, address), daemon=True).start()
     cli.main(["run", config])

@@ -19,7 +19,9 @@ log = logging.getLogger("ray.serve")
 
 @serve.deployment(max_ongoing_requests=64)
 class Retriever:
-    async def __init__(self, index: IndexConfig, config: RetrieverConfig, embedder: str) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, index: IndexConfig, config: RetrieverConfig, embedder: str
+    ) -> None:
         self._poll_s = index.poll_s
         self._retriever = await asyncio.to_thread(self._load, index, config, embedder)
         self._polling = asyncio.create_task(self._poll())

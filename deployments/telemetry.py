@@ -33,7 +33,9 @@ class Telemetry:
         self._tokens = Counter("assay_llm_tokens", "Tokens of language models.", ("kind",))
         self._calls = Counter("assay_llm_calls", "Calls of language models.")
         self._candidates = Histogram("assay_candidates", "Hits of one retrieval.", COUNTS)
-        self._scores = Histogram("assay_rerank_score", "Logistic of the standardised scores of the passages kept.", SCORES)
+        self._scores = Histogram(
+            "assay_rerank_score", "Logistic of the standardised scores of the passages kept.", SCORES
+        )
         self._degraded = Counter("assay_degraded", "Fallbacks taken.", ("stage",))
         self._ends = Counter("assay_answers", "Questions by how they ended.", ("terminated_by",))
         self.tracer = _tracer(config.otlp_endpoint) if config.otlp_endpoint else None

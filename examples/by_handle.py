@@ -1,10 +1,14 @@
 """Ask a running graph from Python, by its handle: once for the whole answer, once as a stream of events.
 
-Start the graph first (``make serve``), then: ``python examples/by_handle.py "How is the index versioned?"``
+Start the graph first (``make serve``, which prints the RAY_ADDRESS to set), then:
+``python examples/by_handle.py "How is the index published?"``
 """
 
 import asyncio
+import os
 import sys
+
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray checks a token by default; a driver must be told to send it
 
 import ray
 from ray import serve
@@ -39,5 +43,5 @@ async def main(question: str) -> None:
 
 
 if __name__ == "__main__":
-    ray.init(address="auto", log_to_driver=False)
-    asyncio.run(main(" ".join(sys.argv[1:]) or "How is the index versioned?"))
+    ray.init(address="auto", namespace="serve", log_to_driver=False)
+    asyncio.run(main(" ".join(sys.argv[1:]) or "How is the index published?"))

@@ -118,7 +118,7 @@ class _Library:
         from sentence_transformers import SentenceTransformer
 
         self._model: Any = SentenceTransformer(str(folder), device=device, local_files_only=True)
-        self.dim = int(self._model.get_sentence_embedding_dimension())
+        self.dim = int(self._model.get_embedding_dimension())
         self._lock = threading.Lock()
         self._device = device
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -58,15 +59,15 @@ class Layout:
 def write_atomic(path: Path, data: bytes) -> None:
     """The file is the old one or the new one, whole, whatever happens meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:  # not mkstemp: a server may run as another user than the one that ingests
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
@@ -96,6 +97,17 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_tree(root: Path, since_s: float) -> None:
+    """Put on disk what was written under a folder since a time: Lance renames, but leaves that to the system."""
+    for folder, _, names in os.walk(root):
+        fresh = [path for name in names if (path := Path(folder) / name).stat().st_mtime >= since_s]
+        for path in fresh:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        if fresh:
+            sync_folder(Path(folder))
 
 
 def describe(folder: Path) -> dict[str, dict[str, Any]]:

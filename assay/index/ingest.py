@@ -19,7 +19,7 @@ from assay.index.chunk import Passage, chunk, passage_text
 from assay.index.embed import Encoder
 from assay.index.files import Layout
 from assay.index.parser import Parser
-from assay.index.snapshot import publish
+from assay.index.snapshot import REBUILD_ROWS, publish
 from assay.index.store import Entry, Store
 
 Outcome = Literal["ingested", "replaced", "unchanged", "skipped", "failed"]
@@ -130,16 +130,17 @@ class Ingestion:
         self._total_bytes = sum(source.size for source in sources)
         self._bytes = self._chunks = 0
 
-    def run(self, *, rebuild: bool = False) -> Report:
+    def run(self, *, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS) -> Report:
         """Bring the bucket up to date with the sources, and publish. Documents that are not among the sources stay.
 
-        ``rebuild``: build the legs anew from the store even where they seem whole. Raises ``IndexFault``: another
+        ``rebuild``: build the legs anew from the store even where they seem whole;
+        ``rebuild_rows`` as of ``publish``. Raises ``IndexFault``: another
         writer, another embedder, a damaged store.
         """
         with self._layout.writer():
             store = Store(self._layout, self._encoder.name, self._encoder.checksum, self._encoder.dim)
             self._fill(store)
-            self.report.index_version = publish(self._layout, store, rebuild=rebuild).id
+            self.report.index_version = publish(self._layout, store, rebuild=rebuild, rebuild_rows=rebuild_rows).id
         return self.report
 
     def _fill(self, store: Store) -> None:

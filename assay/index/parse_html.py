@@ -64,7 +64,7 @@ def parse(html: str, stem: str) -> Parsed:
     if not writer.blocks:
         raise ParseFault("the page holds no text", "empty")
     named = next((t for node in (title, heading) if node is not None and (t := _tidy(node.text()))), stem)
-    return Parsed("".join(writer.parts).rstrip("\n"), named, "html", writer.blocks)
+    return Parsed("".join(writer.parts).rstrip("\n"), named, "html", tuple(writer.blocks))
 
 
 def _walk(node: Any, writer: _Writer, depth: int) -> None:

@@ -48,7 +48,7 @@ def parse(text: str, stem: str) -> Parsed:
             blocks.append(block)
     if not blocks:
         raise ParseFault("the file holds no text", "empty")
-    return Parsed(text, _front_title(front) or _first_heading(blocks) or stem, "md", blocks)
+    return Parsed(text, _front_title(front) or _first_heading(blocks) or stem, "md", tuple(blocks))
 
 
 def parse_plain(text: str, stem: str) -> Parsed:
@@ -60,7 +60,7 @@ def parse_plain(text: str, stem: str) -> Parsed:
             blocks.append(Block("text", start, end))
     if not blocks:
         raise ParseFault("the file holds no text", "empty")
-    return Parsed(text, stem, "txt", blocks)
+    return Parsed(text, stem, "txt", tuple(blocks))
 
 
 def _block(body: str, token: Token, following: list[Token], start: int, end: int, offset: int) -> Block | None:

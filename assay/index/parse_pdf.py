@@ -7,6 +7,7 @@ from typing import Any
 import pypdfium2 as pdfium
 
 from assay.errors import ParseFault
+from assay.index.legible import check_legible
 from assay.index.parsed import Block, Parsed
 
 _MAX_PAGES = 20_000
@@ -33,6 +34,10 @@ def parse(data: bytes, stem: str) -> Parsed:
         texts = list(_texts(document))
         if sum(len(re.findall(r"\w", t)) for t in texts) < _FEW_LETTERS * max(1, len(texts)):
             raise ParseFault("the pages have no text layer, only pictures; run OCR on the file first", "no_text_layer")
+        check_legible(
+            "\n".join(texts)
+        )  # with its control characters: in a file without a Unicode map they are all there is
+        texts = [_CONTROL.sub("", text) for text in texts]
         outline = list(_outline(document))
         title = _title(document)
     finally:
@@ -42,7 +47,7 @@ def parse(data: bytes, stem: str) -> Parsed:
         pages.append(place)
         place += len(text) + 1
     blocks = [b for page, text in enumerate(texts) for b in _blocks(text, pages[page], outline, page)]
-    return Parsed("\f".join(texts), title or stem, "pdf", blocks, pages)
+    return Parsed("\f".join(texts), title or stem, "pdf", tuple(blocks), tuple(pages))
 
 
 def _open(data: bytes) -> pdfium.PdfDocument:
@@ -68,7 +73,6 @@ def _texts(document: pdfium.PdfDocument) -> Iterator[str]:
             raise ParseFault(f"page {number + 1} cannot be read ({e})", "malformed") from None
         page.close()
         text = _ODD.sub("-", _HYPHEN.sub("", text)).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
-        text = _CONTROL.sub("", text)
         total += len(text)
         if total > _MAX_CHARS:
             raise ParseFault(f"the file has more than {_MAX_CHARS} characters of text", "too_large")

@@ -48,4 +48,4 @@ def dumps(parsed: Parsed) -> bytes:
 
 
 def from_fields(fields: dict[str, Any]) -> Parsed:
-    return Parsed(**{**fields, "blocks": [Block(**block) for block in fields["blocks"]]})
+    return Parsed(**{**fields, "blocks": tuple(Block(**b) for b in fields["blocks"]), "pages": tuple(fields["pages"])})

@@ -17,8 +17,8 @@ from assay.index.segment import SegmentEntry
 from assay.index.store import Store
 
 FORMAT = 1
-# Up to here the legs are built anew from the store (seconds). Above, new chunks get a segment of their own and replaced
-# ones stay as tombstones, until there are too many of either.
+# Building the legs of this many chunks takes seconds. Above, new chunks get a segment of their own and replaced ones
+# stay as tombstones, until there are too many of either.
 REBUILD_ROWS = 20_000
 _MOST_SEGMENTS = 8
 _MOST_TOMBSTONES = 0.3
@@ -52,13 +52,16 @@ class Manifest(BaseModel):
         return f"v{self.number}-{_digest(self)[:6]}"
 
 
-def publish(layout: Layout, store: Store, *, rebuild: bool = False) -> Manifest:
-    """Make the store's state what retrievers serve. Does nothing where it already is. Call it under the writer's lock."""
+def publish(layout: Layout, store: Store, *, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS) -> Manifest:
+    """Make the store's state what retrievers serve. Does nothing where it already is. Call it under the writer's lock.
+
+    Up to ``rebuild_rows`` chunks the legs are built anew; above, only those of new chunks are.
+    """
     current = None if rebuild else _readable(layout)
     if current is not None and _serves(current, store):
         return current
     store.tidy()
-    segments = _segments(layout, store, current)
+    segments = _segments(layout, store, current, rebuild_rows)
     number = max((m.number for m in (current, _readable(layout)) if m), default=_last_number(layout)) + 1
     manifest = Manifest(
         number=number,
@@ -124,11 +127,11 @@ def _serves(manifest: Manifest, store: Store) -> bool:
     return (manifest.chunks_version, manifest.documents_version) == (state.chunks, state.documents)
 
 
-def _segments(layout: Layout, store: Store, current: Manifest | None) -> tuple[SegmentEntry, ...]:
+def _segments(layout: Layout, store: Store, current: Manifest | None, rebuild_rows: int) -> tuple[SegmentEntry, ...]:
     live = store.ids()
     if not len(live):
         return ()
-    kept, new = _reusable(layout, current, live) if len(live) > REBUILD_ROWS else ([], live)
+    kept, new = _reusable(layout, current, live) if len(live) > rebuild_rows else ([], live)
     if len(kept) >= _MOST_SEGMENTS:
         kept, new = [], live
     if not len(new):

@@ -7,6 +7,7 @@ the newest version, only at the one that a snapshot or the state names.
 
 import json
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from assay.errors import IndexFault
 from assay.index.chunk import Passage
-from assay.index.files import Layout, write_atomic
+from assay.index.files import Layout, sync_tree, write_atomic
 
 FORMAT = 1
 _INSTANT = pa.timestamp("us", tz="UTC")
@@ -99,6 +100,7 @@ class Store:
     def __init__(self, layout: Layout, embedder: str, checksum: str, dim: int) -> None:
         """Opens, or creates, and undoes a batch that was cut off. Raises ``IndexFault`` for another embedder."""
         self._layout = layout
+        self._synced_s = time.time() - 2
         self.state = read_state(layout) or State(embedder, checksum, dim)
         check_embedder(self.state, embedder, checksum)
         if not layout.state.exists():
@@ -144,9 +146,10 @@ class Store:
 
     def rows(self, ids: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.float32]]:
         """Text columns and vectors (float32, as stored: unit to float16) of chunks, in the store's order."""
-        table = self._chunks().to_table(
-            columns=["id", "title", "heading", "text", "vector"], filter=pc.field("id").isin(pa.array(ids))
-        )
+        columns = ["id", "title", "heading", "text", "vector"]
+        # New ids are the highest: a bound and a mask, where a list of ids would be as long as the answer.
+        table = self._chunks().to_table(columns=columns, filter=pc.field("id") >= int(ids.min()))
+        table = table.filter(pa.array(np.isin(table["id"].to_numpy(), ids)))
         return table.drop_columns(["vector"]), vectors_of(table["vector"], self.state.dim)
 
     def _chunks(self) -> Any:
@@ -173,6 +176,9 @@ class Store:
             self._commit(versions[0], versions[1], self.state.next_id)
 
     def _commit(self, chunks: int, documents: int, next_id: int) -> None:
+        for uri in (self._layout.chunks, self._layout.documents):
+            sync_tree(Path(uri), self._synced_s)
+        self._synced_s = time.time() - 2  # clocks of file systems are coarse
         self.state = replace(self.state, chunks=chunks, documents=documents, next_id=next_id)
         fields = {name: getattr(self.state, name) for name in State.__slots__}
         write_atomic(self._layout.state, json.dumps(fields, indent=1).encode())

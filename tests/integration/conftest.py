@@ -57,7 +57,9 @@ def kserve_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def running(kserve_index: Path, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[Running]:
+def running(
+    kserve_index: Path, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
+) -> Iterator[Running]:
     raw = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
     raw["applications"][0]["args"]["index"] = {"uri": str(kserve_index)}
     folder = tmp_path_factory.mktemp("graph")
@@ -71,6 +73,7 @@ def running(kserve_index: Path, tmp_path_factory: pytest.TempPathFactory, free_p
 @pytest.fixture(scope="session")
 def ray_address(running: Running) -> Iterator[str]:
     """Connects this process to the graph's Ray, for calls by handle."""
+    os.environ["RAY_AUTH_MODE"] = "token"  # a driver that names an address does not turn it on by itself
     import ray
 
     ray.init(address=running.graph.address, namespace="serve", log_to_driver=False, configure_logging=False)
@@ -97,6 +100,3 @@ def free_port() -> Callable[[], int]:
             return int(s.getsockname()[1])
 
     return find
-
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -24,7 +24,7 @@ async def running(engine: RemoteLLM) -> int:
 
 async def until(engine: RemoteLLM, seconds: float, *, busy: bool) -> None:
     async with asyncio.timeout(seconds):
-        while bool(await running(engine)) is not busy:  # noqa: ASYNC110  # the count is another process's
+        while bool(await running(engine)) is not busy:  # the count is another process's
             await asyncio.sleep(0.05)
 
 

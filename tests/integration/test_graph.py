@@ -62,7 +62,9 @@ def test_most_answers_cite_the_page_that_answers(running: Running) -> None:
     assert sum(right) >= 8, right
 
 
-@pytest.mark.parametrize("question", ["Who painted the ceiling of the Sistine Chapel?", "What is the boiling point of mercury?"])
+@pytest.mark.parametrize(
+    "question", ["Who painted the ceiling of the Sistine Chapel?", "What is the boiling point of mercury?"]
+)
 def test_what_the_documents_do_not_hold_is_said(running: Running, question: str) -> None:
     response = ask(running, question)
     assert (response.status, response.terminated_by, response.citations) == ("no_evidence", "no_evidence", [])
@@ -110,7 +112,9 @@ def test_a_filter_that_empties_the_result_is_named(running: Running) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_bad_input_names_the_field(running: Running, body: dict[str, object], status: int, field: str, stream: bool) -> None:
+def test_bad_input_names_the_field(
+    running: Running, body: dict[str, object], status: int, field: str, stream: bool
+) -> None:
     answer = httpx.post(f"{running.graph.url}/v1/answers", json={**body, "stream": stream}, timeout=30)
     error = answer.json()["error"]
     assert answer.status_code == status, error
@@ -135,7 +139,8 @@ async def _running_in_engine(engine) -> int:  # type: ignore[no-untyped-def]
 async def test_a_client_that_goes_away_frees_the_engine(running: Running, engine) -> None:  # type: ignore[no-untyped-def]
     """HTTP, driver, stage, engine: the cancellation reaches the last of them."""
     body = {"question": QUESTIONS[3]["question"], "stream": True}
-    async with httpx.AsyncClient(timeout=60) as client, client.stream("POST", f"{running.graph.url}/v1/answers", json=body) as sent:
+    url = f"{running.graph.url}/v1/answers"
+    async with httpx.AsyncClient(timeout=60) as client, client.stream("POST", url, json=body) as sent:
         async with asyncio.timeout(30):
             async for line in sent.aiter_lines():
                 if "reranking" in line:

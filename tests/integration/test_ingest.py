@@ -84,6 +84,40 @@ def test_a_document_that_cannot_be_read_any_more_stays(tmp_path: Path) -> None:
     assert uris(index, "zebra") == ["x.txt"]
 
 
+def test_several_segments_and_tombstones_answer_as_one(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    ingest(folder, index, rebuild_rows=0)
+    write(folder, {"doc03.md": "# Doc 3\n\nThe marker is a zebra.\n"})
+    write(tmp_path / "b", {"secret.md": "The marker is secret."})
+    ingest(folder, index, rebuild_rows=0)
+    ingest(tmp_path / "b", index, "private", rebuild_rows=0)
+    assert len(read_current(Layout(str(index))).segments) == 3
+    r = retriever(index)
+    hits = search(r, SearchQuery(("marker", "word3", "secret"), top_k=50)).hits
+    assert len(hits) == len({hit.chunk.id for hit in hits}) == 13
+    assert uris(index, "word3", legs=("sparse",)) == []
+    for leg in ("dense", "sparse"):
+        only = SearchQuery(("marker", "secret", "zebra"), buckets=("private",), legs=(leg,), top_k=50)
+        assert found(search(r, only)) == ["secret.md"]
+    for i in range(9):
+        ingest(write(folder, {f"more{i}.md": f"The marker more{i}."}), index, rebuild_rows=0)
+    assert len(read_current(Layout(str(index))).segments) <= 8
+    assert len(uris(index, "marker")) == 22
+
+
+def test_a_torn_segment_is_left_out_and_the_rest_serves(tmp_path: Path) -> None:
+    folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
+    ingest(folder, index, rebuild_rows=0)
+    first = segment_of(index)
+    ingest(write(folder, {"new.md": "The marker is a zebra."}), index, rebuild_rows=0)
+    flip(first / "dense.faiss")
+    r = retriever(index)
+    result = search(r, SearchQuery(("zebra",), legs=("dense",), top_k=50))
+    assert found(result) == ["new.md"]
+    assert [d.fallback for d in result.degraded] == ["the rest of the index"]
+    assert found(search(r, SearchQuery(("word3",), legs=("sparse",)))) == ["doc03.md"]
+
+
 # ---- interrupts -----------------------------------------------------------------------------------------------------
 
 

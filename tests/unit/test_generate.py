@@ -30,7 +30,7 @@ async def drain(generator: ExtractGenerator | ProseGenerator, asked: GenerateReq
 
 
 def extract(llm: ScriptedLLM, **config: int) -> ExtractGenerator:
-    return ExtractGenerator(llm, BagEmbedder(), WordTokenizer(), GeneratorConfig(**config))
+    return ExtractGenerator(llm, BagEmbedder(), WordTokenizer(), GeneratorConfig.model_validate(config))
 
 
 async def test_extract_gives_the_best_sentence_first_and_verbatim() -> None:

@@ -101,7 +101,9 @@ async def test_one_bad_passage_keeps_its_fused_score_and_is_counted() -> None:
             scores = await super().score(request)
             return Scores((*scores.items[:-1], ItemScore(math.nan, 0, "too long")), scores.usage)
 
-    done = await LikelihoodReranker(OneFault(), WordTokenizer(), RerankerConfig()).rerank(RerankRequest(QUESTION, HITS, 10))
+    done = await LikelihoodReranker(OneFault(), WordTokenizer(), RerankerConfig()).rerank(
+        RerankRequest(QUESTION, HITS, 10)
+    )
     assert done.faults == 1 and {r.hit.chunk.id for r in done.ranked} == {1, 2, 3}
     assert all(math.isfinite(r.score) for r in done.ranked)
 

@@ -35,9 +35,7 @@ def test_code_is_left_alone() -> None:
 
 
 def evidence(*texts: str) -> list[Evidence]:
-    return [
-        Evidence(f"E{n}", Hit(chunk(n, text, page=n), 1.0), 1.0, 1) for n, text in enumerate(texts, 1)
-    ]
+    return [Evidence(f"E{n}", Hit(chunk(n, text, page=n), 1.0), 1.0, 1) for n, text in enumerate(texts, 1)]
 
 
 TIDES = "Preface here. The gravity of the Moon causes ocean tides. They rise twice a day."
@@ -75,7 +73,11 @@ def test_a_slot_that_does_not_exist_cites_nothing() -> None:
 
 def test_a_document_has_one_number_per_answer() -> None:
     verifier = Verifier(evidence(TIDES, LIGHT), 0.5)
-    drafts = [Draft(LIGHT, ("E2",)), Draft("The Moon causes ocean tides.", ("E1",)), Draft("The Sun gives light.", ("E2",))]
+    drafts = [
+        Draft(LIGHT, ("E2",)),
+        Draft("The Moon causes ocean tides.", ("E1",)),
+        Draft("The Sun gives light.", ("E2",)),
+    ]
     numbers = [v.citations[0].number for d in drafts if (v := verifier.verify(d))]
     assert numbers == [1, 2, 1]
 

@@ -53,7 +53,7 @@ async def served(driver: ScriptedDriver, config: IngressConfig = CONFIG) -> Asyn
     """A real server on a free loopback port: for clients that go away, and bodies that never end."""
     server = uvicorn.Server(uvicorn.Config(make_api(driver, config), port=0, log_level="error", lifespan="off"))
     task = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110 - uvicorn has no event to wait for
+    while not server.started:
         await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=JSON, trust_env=False) as client:
@@ -79,7 +79,7 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
 
 async def until(condition: Any, seconds: float = 2) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - of any kind
+        while not condition():
             await asyncio.sleep(0.01)
 
 

@@ -30,10 +30,10 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def ingest(folder: Path, index: Path, bucket: str = "docs", encoder: WordEncoder | None = None) -> Report:
+def ingest(folder: Path, index: Path, bucket: str = "docs", encoder: WordEncoder | None = None, **how: int) -> Report:
     encoder = encoder or WordEncoder()
     sources = find_sources([folder], folder)
-    return Ingestion(Layout(str(index)), bucket, sources, encoder, encoder.embed_now, DirectParser()).run()
+    return Ingestion(Layout(str(index)), bucket, sources, encoder, encoder.embed_now, DirectParser()).run(**how)
 
 
 def retriever(index: Path, encoder: WordEncoder | None = None, config: RetrieverConfig | None = None) -> LocalRetriever:

@@ -65,8 +65,10 @@ class ExpanderConfig(_Config):
 
 class RetrieverConfig(_Config):
     fetch: int = Field(default=100, ge=1, le=1000, description="Candidates taken from each leg for each query.")
-    fusion: Literal["rrf", "minmax"] = "minmax"
-    dense_weight: float = Field(default=0.6, ge=0, le=1, description="minmax only; the sparse leg has the rest.")
+    fusion: Literal["rrf", "minmax", "zscore"] = "zscore"
+    dense_weight: float = Field(
+        default=0.6, ge=0, le=1, description="minmax and zscore only; the sparse leg has the rest."
+    )
     rrf_k: int = Field(default=60, ge=1, le=1000)
     timeout_s: float = Field(default=10, gt=0, le=600)
 

@@ -10,6 +10,7 @@ from assay.index.ingest import Ingestion, Report, find_sources
 from assay.index.parse import parse
 from assay.index.parsed import FORMATS, Parsed
 from assay.index.parser import Parser
+from assay.index.snapshot import REBUILD_ROWS
 from assay.retrieve import LocalRetriever
 from assay.types import SearchQuery, SearchResult
 from tests.unit.index.fakes import WordEncoder
@@ -30,10 +31,18 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def ingest(folder: Path, index: Path, bucket: str = "docs", encoder: WordEncoder | None = None, **how: int) -> Report:
+def ingest(
+    folder: Path,
+    index: Path,
+    bucket: str = "docs",
+    encoder: WordEncoder | None = None,
+    rebuild_rows: int = REBUILD_ROWS,
+) -> Report:
     encoder = encoder or WordEncoder()
     sources = find_sources([folder], folder)
-    return Ingestion(Layout(str(index)), bucket, sources, encoder, encoder.embed_now, DirectParser()).run(**how)
+    return Ingestion(Layout(str(index)), bucket, sources, encoder, encoder.embed_now, DirectParser()).run(
+        rebuild_rows=rebuild_rows
+    )
 
 
 def retriever(index: Path, encoder: WordEncoder | None = None, config: RetrieverConfig | None = None) -> LocalRetriever:

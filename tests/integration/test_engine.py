@@ -3,37 +3,40 @@
 import asyncio
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from assay.errors import BadModelOutput
 from assay.types import CompletionRequest, Message, ScoreItem, ScoreRequest
-from deployments.remote import RemoteLLM
 from tests import contract_llm
+
+if TYPE_CHECKING:
+    # Importing ray where tests are collected would fix its authentication mode before conftest.py sets it.
+    from deployments.remote import RemoteLLM
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
 STORY = CompletionRequest((Message("user", "Write a very long story about a river."),), max_tokens=800)
 
 
-async def running(engine: RemoteLLM) -> int:
+async def running(engine: "RemoteLLM") -> int:
     """Requests inside the engine, as its own scheduler counts them."""
     return int((await engine._handle.stats.remote()).running)
 
 
-async def until(engine: RemoteLLM, seconds: float, *, busy: bool) -> None:
+async def until(engine: "RemoteLLM", seconds: float, *, busy: bool) -> None:
     async with asyncio.timeout(seconds):
         while bool(await running(engine)) is not busy:  # the count is another process's
             await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("name", contract_llm.CHECKS)
-async def test_contract(engine: RemoteLLM, name: str) -> None:
+async def test_contract(engine: "RemoteLLM", name: str) -> None:
     await contract_llm.check(name, engine)
 
 
-async def test_closing_a_stream_frees_the_engine(engine: RemoteLLM) -> None:
+async def test_closing_a_stream_frees_the_engine(engine: "RemoteLLM") -> None:
     stream = engine.stream(STORY)
     async for _ in stream:
         break
@@ -42,7 +45,7 @@ async def test_closing_a_stream_frees_the_engine(engine: RemoteLLM) -> None:
     await until(engine, 2, busy=False)
 
 
-async def test_cancelling_a_completion_frees_the_engine(engine: RemoteLLM) -> None:
+async def test_cancelling_a_completion_frees_the_engine(engine: "RemoteLLM") -> None:
     call = asyncio.create_task(engine.complete(STORY))
     await until(engine, 20, busy=True)
     call.cancel()
@@ -51,7 +54,7 @@ async def test_cancelling_a_completion_frees_the_engine(engine: RemoteLLM) -> No
     await until(engine, 2, busy=False)
 
 
-async def test_cancelling_a_score_frees_the_engine(engine: RemoteLLM) -> None:
+async def test_cancelling_a_score_frees_the_engine(engine: "RemoteLLM") -> None:
     items = tuple(ScoreItem(f"{n} " + "and so on " * 400, " and so on and so on") for n in range(6))
     call = asyncio.create_task(engine.score(ScoreRequest(items)))
     await until(engine, 20, busy=True)
@@ -61,7 +64,7 @@ async def test_cancelling_a_score_frees_the_engine(engine: RemoteLLM) -> None:
     await until(engine, 10, busy=False)  # the step that runs is finished first: a second, more beside other load
 
 
-async def test_json_is_compact_and_of_its_schema(engine: RemoteLLM) -> None:
+async def test_json_is_compact_and_of_its_schema(engine: "RemoteLLM") -> None:
     requests = [
         contract_llm.ask(f"Describe {city} as JSON.", 96, contract_llm.SCHEMA) for city in ("Rome", "Oslo", "Lima")
     ]
@@ -77,7 +80,7 @@ async def test_json_is_compact_and_of_its_schema(engine: RemoteLLM) -> None:
     ("form", "allowed"),
     [({"choice": ("yes", "no")}, ("yes", "no")), ({"regex": "(north|south) [0-9]{2}"}, None)],
 )
-async def test_constrained_forms(engine: RemoteLLM, form: dict[str, Any], allowed: tuple[str, ...] | None) -> None:
+async def test_constrained_forms(engine: "RemoteLLM", form: dict[str, Any], allowed: tuple[str, ...] | None) -> None:
     completion = await engine.complete(CompletionRequest((Message("user", "Which one?"),), max_tokens=12, **form))
     assert completion.finish_reason == "stop"
     if allowed:
@@ -88,17 +91,17 @@ async def test_constrained_forms(engine: RemoteLLM, form: dict[str, Any], allowe
         assert number.isdigit()
 
 
-async def test_a_cut_off_json_says_so(engine: RemoteLLM) -> None:
+async def test_a_cut_off_json_says_so(engine: "RemoteLLM") -> None:
     completion = await engine.complete(contract_llm.ask("Describe Paris as JSON.", 3, contract_llm.SCHEMA))
     assert completion.finish_reason == "length"
 
 
-async def test_a_prompt_that_does_not_fit_is_refused(engine: RemoteLLM) -> None:
+async def test_a_prompt_that_does_not_fit_is_refused(engine: "RemoteLLM") -> None:
     with pytest.raises(BadModelOutput, match="2048"):
         await engine.complete(contract_llm.ask("word " * 5000))
 
 
-async def test_score_is_the_same_from_the_prefix_cache(engine: RemoteLLM) -> None:
+async def test_score_is_the_same_from_the_prefix_cache(engine: "RemoteLLM") -> None:
     context = "The river flows through the town and under three bridges of stone. " * 8 + "\nQuestion:"
     items = tuple(ScoreItem(context, f" How many {what} are there?") for what in ("bridges", "bees"))
     first = await engine.score(ScoreRequest(items, cache_salt="cache-test"))
@@ -109,7 +112,7 @@ async def test_score_is_the_same_from_the_prefix_cache(engine: RemoteLLM) -> Non
     assert first.items[0].mean > first.items[1].mean
 
 
-async def test_a_continuation_inside_the_cache_is_still_scored(engine: RemoteLLM) -> None:
+async def test_a_continuation_inside_the_cache_is_still_scored(engine: "RemoteLLM") -> None:
     """The whole prompt was just prefilled, so the cache reaches past the context: the engine must be asked again."""
     item = ScoreItem("Once", " upon a time there was a king who had three daughters and no son at all. " * 6)
     first = await engine.score(ScoreRequest((item,)))
@@ -119,7 +122,7 @@ async def test_a_continuation_inside_the_cache_is_still_scored(engine: RemoteLLM
     assert math.isclose(first.items[0].logprob, again.items[0].logprob, rel_tol=0.02)
 
 
-async def test_one_token_scores_agree_with_the_chain_rule(engine: RemoteLLM) -> None:
+async def test_one_token_scores_agree_with_the_chain_rule(engine: "RemoteLLM") -> None:
     context = "The capital of France is"
     scores = await engine.score(
         ScoreRequest((ScoreItem(context, " Paris"), ScoreItem(f"{context} Paris", "."), ScoreItem(context, " Paris.")))
@@ -129,7 +132,7 @@ async def test_one_token_scores_agree_with_the_chain_rule(engine: RemoteLLM) -> 
     assert math.isclose(city.logprob + stop.logprob, both.logprob, abs_tol=0.2)
 
 
-async def test_faults_name_their_reason(engine: RemoteLLM) -> None:
+async def test_faults_name_their_reason(engine: "RemoteLLM") -> None:
     items = (ScoreItem("", " x"), ScoreItem("x", " "), ScoreItem("word " * 5000, " x"), ScoreItem("Yes or no?", " Yes"))
     empty_context, empty, long, good = (await engine.score(ScoreRequest(items))).items
     assert empty_context.fault == "empty context"
@@ -139,7 +142,7 @@ async def test_faults_name_their_reason(engine: RemoteLLM) -> None:
     assert good.fault is None
 
 
-async def test_salt_keeps_tenants_apart(engine: RemoteLLM) -> None:
+async def test_salt_keeps_tenants_apart(engine: "RemoteLLM") -> None:
     async def cached(salt: str) -> int:
         request = CompletionRequest((Message("user", "The same long prompt. " * 40),), max_tokens=1, cache_salt=salt)
         return int((await engine.complete(request)).usage.cached_tokens)
@@ -149,7 +152,7 @@ async def test_salt_keeps_tenants_apart(engine: RemoteLLM) -> None:
     assert await cached("tenant-b") < 64  # at most what another test left under this salt: nothing
 
 
-async def test_requests_run_side_by_side(engine: RemoteLLM) -> None:
+async def test_requests_run_side_by_side(engine: "RemoteLLM") -> None:
     short = CompletionRequest((Message("user", "Say hello."),), max_tokens=8)
     story = asyncio.create_task(engine.complete(STORY))
     await until(engine, 20, busy=True)

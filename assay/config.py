@@ -59,7 +59,7 @@ class IndexConfig(_Config):
 class ExpanderConfig(_Config):
     engine: str = "small"
     variants: int = Field(default=2, ge=0, le=8)
-    max_tokens: int = Field(default=64, ge=16, le=4096)
+    max_tokens: int = Field(default=96, ge=16, le=4096)
     timeout_s: float = Field(default=8, gt=0, le=600)
 
 

@@ -67,7 +67,7 @@ class Ending:
             return ev.ClarifyEvent(clarification=run.clarification)
         if run.end != "deadline" or run.evidence.all:
             run.end = "no_evidence"
-        self._statement = nothing_found(run.queries, run.request.buckets, explain)
+        self._statement = nothing_found(run.searched, run.request.buckets, explain)
         return ev.AnswerEvent(delta=self._statement)
 
     async def _generate(self) -> AsyncGenerator[ev.Event]:

@@ -15,8 +15,8 @@ from assay.templates import Prompt
 from assay.text import content_terms, query_key
 from assay.types import CompletionRequest, Message, Plan, PlanRequest
 
-# One word is about 6 characters: 80 characters are a short query, and the bound keeps a looping model cheap.
-QUERY_CHARS = 80
+# One word is about 6 characters: 64 characters are a short query, and the bound keeps a looping model cheap.
+QUERY_CHARS = 64
 HISTORY_TURNS = 4
 HISTORY_CHARS = 600
 

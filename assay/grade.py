@@ -30,10 +30,9 @@ def features(question: str, evidence: Sequence[Evidence]) -> dict[str, float]:
     """The measured features. ``likelihood_gain`` (nats per token) and ``similarity`` (cosine) are the best of any passage;
     where nothing measured them they are absent, and the logistic then rests on the others."""
     found = _stems(evidence)
-    named = [term for name in names(question) for term in terms(name)]
     measured = {
         "word_coverage": _coverage(content_terms(question), found),
-        "name_coverage": _coverage(named, found),
+        "name_coverage": _coverage(names(question), found),
     }
     gains = [e.gain for e in evidence if e.gain is not None]
     similarities = [e.hit.similarity for e in evidence if e.hit.similarity is not None]
@@ -57,11 +56,12 @@ def _p_unclear(question: str) -> float:
 def follow_up(question: str, evidence: Sequence[Evidence], missing: Sequence[str]) -> str | None:
     """A query for what is not covered yet: the missing words beside the question's names; when every word is covered, the
     question's words within the best passage's own heading. None when that would only repeat the question."""
+    named, content = set(names(question)), set(content_terms(question))
     if missing:
-        wanted = [*names(question), *missing]
+        wanted = [word for word in _words(question) if word in missing or named & set(terms(word))]
     elif evidence:
         best = evidence[0].hit.chunk
-        wanted = [*content_terms(question), best.title, *best.heading[-1:]]
+        wanted = [*(w for w in _words(question) if content & set(terms(w))), best.title, *best.heading[-1:]]
     else:
         return None
     query = " ".join(dict.fromkeys(wanted))
@@ -71,9 +71,13 @@ def follow_up(question: str, evidence: Sequence[Evidence], missing: Sequence[str
 def uncovered(question: str, evidence: Sequence[Evidence]) -> tuple[str, ...]:
     """The question's own words (as written) whose stems stand in no evidence."""
     found = _stems(evidence)
-    words = [word.strip("?!.,;:'\"()") for word in question.split()]
     content = set(content_terms(question))
-    return tuple(w for w in words if w and (stems := terms(w)) and set(stems) & content and not set(stems) & found)
+    return tuple(w for w in _words(question) if (stems := set(terms(w))) & content and not stems & found)
+
+
+def _words(question: str) -> list[str]:
+    """The question's words as they are written, without the punctuation around them."""
+    return [stripped for word in question.split() if (stripped := word.strip("?!.,;:'\"()"))]
 
 
 class FeatureGrader:

@@ -65,6 +65,7 @@ class Run:
         self.end: TerminatedBy | None = None
         self.round = 0
         self.index_version: str | None = None
+        self.searched: list[str] = []
         self._tried: set[str] = set()
         self._tasks: list[asyncio.Task[Any]] = []
         self._first_hop: asyncio.Task[SearchResult] | None = None
@@ -152,6 +153,7 @@ class Run:
     async def search(self) -> AsyncGenerator[ev.Event]:
         """One hop over this round's queries. A retriever that fails after the first round leaves the evidence so far."""
         self.round += 1
+        self.searched += self.queries
         self._tried |= {query_key(query) for query in self.queries}
         arguments: dict[str, Any] = {"queries": list(self.queries), "buckets": self.request.buckets}
         yield ev.ToolCallStart(tool="search_hybrid", arguments=arguments)

@@ -36,7 +36,7 @@ def unclear(question: str, evidence: Sequence[Evidence]) -> Clarification:
     """The question names too little to search for; the documents that came closest are offered as readings of it."""
     titles = list(dict.fromkeys(e.hit.chunk.title for e in evidence))
     message = f"'{question}' names too little to search for. Name the thing that you ask about."
-    return Clarification(type="ambiguous", message=message, choices=[Choice(label=f"{title}") for title in titles])
+    return Clarification(type="ambiguous", message=message, choices=[Choice(label=title) for title in titles])
 
 
 def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Explain | None) -> str:

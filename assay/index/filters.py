@@ -18,7 +18,7 @@ from assay.schemas import And, Filter, Not, Predicate
 FieldType = Literal["text", "number", "date", "flag"]
 
 _ORDER = ("<", "<=", ">", ">=", "between")
-_OPS: dict[FieldType, tuple[str, ...]] = {
+OPS: dict[FieldType, tuple[str, ...]] = {
     "text": ("=", "!=", "in", "like", "is_null"),
     "number": ("=", "!=", *_ORDER, "in", "is_null"),
     "date": ("=", "!=", *_ORDER, "in", "is_null"),
@@ -99,11 +99,15 @@ def _predicate(p: Predicate, fields: Mapping[str, Field], at: str) -> pc.Express
     known = fields.get(p.field)
     if known is None:
         raise UnknownField(f"there is no field '{p.field[:80]}'", f"{at}.field", tuple(sorted(fields)))
-    if p.op not in _OPS[known.type]:
+    if p.op not in OPS[known.type]:
         raise InvalidFilter(
-            f"'{p.op}' does not apply to '{p.field}', a {known.type} field", f"{at}.op", _OPS[known.type]
+            f"'{p.op}' does not apply to '{p.field}', a {known.type} field", f"{at}.op", OPS[known.type]
         )
     column = pc.field(known.column)
+    if known.type == "number":
+        # Compared as floats, whatever the column's own type: exact up to 2**53. Lance cannot take the checked cast that
+        # pyarrow would put in by itself.
+        column = column.cast(pa.float64(), safe=False)
     if p.op == "is_null":
         if not isinstance(p.value, bool):
             raise InvalidFilter("'is_null' takes true or false", f"{at}.value", ("true", "false"))

@@ -46,20 +46,28 @@ def test_the_page_that_answers_is_among_the_first_five(running: Running) -> None
     assert len(missed) <= len(QUESTIONS) // 12, missed
 
 
-@pytest.mark.parametrize("q", QUESTIONS[:12], ids=lambda q: q["question"][:40])
-def test_every_citation_of_every_answer_stands_in_its_page(running: Running, q: dict[str, str]) -> None:
-    response = ask(running, q["question"], include=["trace", "evidence"])
-    assert response.status in ("answered", "no_evidence"), response
-    assert_citations_stand(response)
-    assert response.degraded == []
-    if response.status == "answered":
-        assert response.citations
-    assert response.usage.llm_calls >= 1 and response.index_version
+@pytest.fixture(scope="module")
+def answers(running: Running) -> list[AskResponse]:
+    """The first twelve questions, each asked once."""
+    return [ask(running, q["question"], include=["trace", "evidence"]) for q in QUESTIONS[:12]]
 
 
-def test_most_answers_cite_the_page_that_answers(running: Running) -> None:
-    right = [bool({c.uri for c in ask(running, q["question"]).citations} & set(q["pages"])) for q in QUESTIONS[:12]]
-    assert sum(right) >= 8, right
+def test_every_citation_of_every_answer_stands_in_its_page(answers: list[AskResponse]) -> None:
+    for response in answers:
+        assert_citations_stand(response)
+        assert response.usage.llm_calls >= 2
+        assert response.index_version
+
+
+def test_the_answers_are_whole(answers: list[AskResponse]) -> None:
+    assert [a.status for a in answers].count("answered") >= 11
+    assert all(a.citations for a in answers if a.status == "answered")
+    assert sum(bool(a.degraded) for a in answers) <= 1, [a.degraded for a in answers]
+
+
+def test_most_answers_cite_the_page_that_answers(answers: list[AskResponse]) -> None:
+    right = [bool({c.uri for c in a.citations} & set(q["pages"])) for a, q in zip(answers, QUESTIONS, strict=False)]
+    assert sum(right) >= 9, right
 
 
 @pytest.mark.parametrize(
@@ -142,9 +150,9 @@ async def test_a_client_that_goes_away_frees_the_engine(running: Running, engine
     url = f"{running.graph.url}/v1/answers"
     async with httpx.AsyncClient(timeout=60) as client, client.stream("POST", url, json=body) as sent:
         async with asyncio.timeout(30):
-            async for line in sent.aiter_lines():
-                if "reranking" in line:
-                    break
+            lines = sent.aiter_lines()  # held: an iterator that is dropped closes the response
+            while "reranking" not in await anext(lines):
+                pass
             while not await _running_in_engine(engine):
                 await asyncio.sleep(0.02)
     async with asyncio.timeout(5):

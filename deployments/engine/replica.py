@@ -1,0 +1,153 @@
+"""A replica of an engine: the server of ``ray.serve.llm`` behind the methods of ``assay.ports.LLM``, and its health."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+from assay.config import EngineConfig
+from assay.types import (
+    Completion,
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    Message,
+    ScoreItem,
+    ScoreRequest,
+    Scores,
+)
+from deployments.engine.chat import chat_request, deltas, faults, raise_error, reason_of, usage_of
+from deployments.engine.fork import ForkServer
+from deployments.engine.score import Scorer
+from deployments.engine.server import start_server
+from deployments.remote import Reply, reply
+
+log = logging.getLogger("ray.serve")
+
+HEALTH_PERIOD_S = 5.0
+
+# One of each form that a request can be constrained by: the first call of a form compiles tables for the whole vocabulary.
+_WARM_UP: tuple[dict[str, Any], ...] = (
+    {
+        "json_schema": '{"type":"object","properties":{"a":{"type":"boolean"}},"required":["a"],"additionalProperties":false}'
+    },
+    {"regex": "(yes|no)"},
+    {"choice": ("yes", "no")},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The engine's own counts, as its scheduler last reported them, and the process that it runs in."""
+
+    running: int
+    waiting: int
+    pid: int
+
+
+class Engine:
+    """A replica: an ``LLMServer`` of ``ray.serve.llm``, spoken to through ``assay.ports.LLM``."""
+
+    async def __init__(self, name: str, config: EngineConfig, model: str) -> None:  # type: ignore[misc]  # Serve awaits it
+        self._name, self._config = name, config
+        start = time.monotonic()
+        with ForkServer(config) as fork:
+            self._server = await start_server(name, config, model, fork)
+        self._chat = self._server.engine
+        self._client: Any = self._chat._engine_client
+        self._monitor = Monitor()
+        self._client.logger_manager.stat_loggers.append(self._monitor)
+        self._scorer = Scorer(self._client, config.max_model_len)
+        started = time.monotonic()
+        await self._warm_up()
+        log.info("engine %s: started in %.1f s, warmed up in %.1f s", name, started - start, time.monotonic() - started)
+
+    # ---- assay.ports.LLM --------------------------------------------------------------------------------------------
+
+    async def complete(self, request: CompletionRequest) -> Reply[Completion]:
+        return await reply(self._complete(request))
+
+    async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta]:
+        """Closing it aborts the generation inside the engine."""
+        chunks = self._chat.chat(chat_request(self._name, request, stream=True))
+        reason: FinishReason | None = None
+        try:
+            with faults():
+                async for chunk in chunks:
+                    for delta in deltas(chunk):
+                        reason = delta.finish_reason or reason
+                        if delta.usage is not None:
+                            yield Delta(finish_reason=reason, usage=delta.usage)
+                        elif delta.text or delta.reasoning:
+                            yield Delta(delta.text, delta.reasoning)
+        finally:
+            await chunks.aclose()
+
+    async def score(self, request: ScoreRequest) -> Reply[Scores]:
+        with faults():
+            return await reply(self._scorer.score(request))
+
+    # ---- operations -------------------------------------------------------------------------------------------------
+
+    async def ready(self) -> Reply[str]:
+        return await reply(asyncio.sleep(0, "ready"))
+
+    async def stats(self) -> EngineStats:
+        process = self._client.engine_core.resources.engine_manager.processes[0]
+        return EngineStats(self._monitor.running, self._monitor.waiting, process.pid)
+
+    async def check_health(self) -> None:
+        """A hung engine still answers, so ask it for a token; steps since the last check are proof enough.
+
+        Serve replaces the replica after three failures in a row.
+        """
+        if time.monotonic() - self._monitor.last_step < HEALTH_PERIOD_S:
+            return
+        async with asyncio.timeout(self._config.health_timeout_s):
+            await self._scorer.one_token()
+
+    async def __del__(self) -> None:
+        if client := getattr(self, "_client", None):
+            client.shutdown()
+
+    # ---- inside -----------------------------------------------------------------------------------------------------
+
+    async def _complete(self, request: CompletionRequest) -> Completion:
+        with faults():
+            (response,) = [r async for r in self._chat.chat(chat_request(self._name, request, stream=False))]
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise asyncio.CancelledError  # vLLM answers a cancelled call with an error of its own
+        raise_error(response)
+        choice = response.choices[0]
+        return Completion(choice.message.content or "", reason_of(choice.finish_reason), usage_of(response.usage))
+
+    async def _warm_up(self) -> None:
+        ask = (Message("user", "yes or no?"),)
+        requests = [CompletionRequest(ask, max_tokens=8, **form) for form in _WARM_UP]
+        await asyncio.gather(
+            *map(self._complete, requests), self._scorer.score(ScoreRequest((ScoreItem("a", " b c"),)))
+        )
+
+
+class Monitor:
+    """A stat logger of vLLM: what the scheduler reports after each of its steps."""
+
+    def __init__(self) -> None:
+        self.running = self.waiting = 0
+        self.last_step = -math.inf
+
+    def record(
+        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
+    ) -> None:
+        if scheduler_stats is not None:
+            self.running, self.waiting = scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs
+            self.last_step = time.monotonic()
+
+    def log(self) -> None: ...
+
+    def log_engine_initialized(self) -> None: ...
+
+    def record_sleep_state(self, is_awake: int, level: int) -> None: ...

@@ -1,0 +1,114 @@
+"""Log-probabilities of given continuations, with all items of a request in the engine at once."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.schemas import Usage
+from assay.types import ItemScore, ScoreItem, ScoreRequest, Scores
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A prompt whose last ``tail`` tokens are the continuation."""
+
+    tokens: list[int]
+    tail: int
+
+
+class Scorer:
+    """Log-probabilities of continuations. All items of a request are in the engine at once."""
+
+    def __init__(self, client: Any, max_model_len: int) -> None:
+        self._client, self._max_model_len = client, max_model_len
+        self._tokenizer: Any = client.get_tokenizer()
+        self._calls = 0
+
+    async def one_token(self) -> None:
+        await self._generate([self._tokenizer.eos_token_id or 0], self._params(), "health", None)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        jobs = await asyncio.to_thread(lambda: [self._job(item) for item in request.items])
+        results = await asyncio.gather(*(self._one(job, request) for job in jobs))
+        return Scores(tuple(score for score, _ in results), sum((usage for _, usage in results), Usage()))
+
+    def _job(self, item: ScoreItem) -> _Job | str:
+        """Tokens, or the item's fault.
+
+        Both strings are tokenised together, as the model would have met them, and split where they part from the context's
+        own tokens. Spaces at the context's end move over: in most vocabularies a space belongs to the word that follows.
+        """
+        context = item.context.rstrip(" ")
+        continuation = item.context[len(context) :] + item.continuation
+        if not item.continuation.strip():
+            return "empty continuation"
+        before = self._tokenizer.encode(context)
+        tokens = self._tokenizer.encode(context + continuation)
+        shared = next((i for i, (a, b) in enumerate(zip(before, tokens, strict=False)) if a != b), len(before))
+        if shared == 0:
+            return "empty context"
+        if len(tokens) >= self._max_model_len:
+            return f"{len(tokens)} tokens do not fit the model's {self._max_model_len}"
+        return _Job(tokens, len(tokens) - shared)
+
+    async def _one(self, job: _Job | str, request: ScoreRequest) -> tuple[ItemScore, Usage]:
+        if isinstance(job, str):
+            return ItemScore(math.nan, 0, job), Usage()
+        from vllm.exceptions import VLLMClientError
+
+        try:
+            logprobs, usage = await (self._single(job, request) if job.tail == 1 else self._tail(job, request))
+        except VLLMClientError as error:  # this item's own fault; the engine's would be a VLLMServerError
+            return ItemScore(math.nan, 0, str(error)), Usage()
+        if len(logprobs) != job.tail or not all(map(math.isfinite, logprobs)):
+            return ItemScore(math.nan, 0, "the engine returned no score"), usage
+        return ItemScore(sum(logprobs), job.tail), usage
+
+    async def _single(self, job: _Job, request: ScoreRequest) -> tuple[list[float], Usage]:
+        """One token needs no log-probabilities of the prompt: the next token's distribution holds it."""
+        params = self._params(logprobs=1, logprob_token_ids=[job.tokens[-1]])
+        output = await self._generate(job.tokens[:-1], params, request.request_id, request.cache_salt)
+        position = output.outputs[0].logprobs[0]
+        return [position[t].logprob for t in job.tokens[-1:] if t in position], _prompt_usage(output)
+
+    async def _tail(self, job: _Job, request: ScoreRequest) -> tuple[list[float], Usage]:
+        """vLLM gives no log-probabilities for tokens that it took from the prefix cache, so it does not read the cache
+        by default. Here it may, as long as the cache ends before the continuation: usually it does, else ask again."""
+        params = self._params(prompt_logprobs=0)
+        params.skip_reading_prefix_cache = False
+        output = await self._generate(job.tokens, params, request.request_id, request.cache_salt)
+        usage = _prompt_usage(output)
+        if output.num_cached_tokens >= len(job.tokens) - job.tail:
+            params = self._params(prompt_logprobs=0)
+            output = await self._generate(job.tokens, params, request.request_id, request.cache_salt)
+            usage += _prompt_usage(output)
+        tail = zip(job.tokens[-job.tail :], output.prompt_logprobs[-job.tail :], strict=True)
+        return [position[token].logprob for token, position in tail if position and token in position], usage
+
+    @staticmethod
+    def _params(**kwargs: Any) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            max_tokens=1, temperature=0.0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, **kwargs
+        )
+
+    async def _generate(self, tokens: Sequence[int], params: Any, request_id: str, salt: str | None) -> Any:
+        self._calls += 1
+        prompt: dict[str, Any] = {"prompt_token_ids": list(tokens)}
+        if salt:
+            prompt["cache_salt"] = salt
+        (output,) = [o async for o in self._client.generate(prompt, params, f"{request_id}-score-{self._calls}")]
+        return output
+
+
+def _prompt_usage(output: Any) -> Usage:
+    return Usage(
+        llm_calls=1,
+        prompt_tokens=len(output.prompt_token_ids),
+        cached_tokens=output.num_cached_tokens or 0,
+        completion_tokens=len(output.outputs[0].token_ids),
+    )

@@ -120,10 +120,13 @@ def _launch(options: argparse.Namespace, clock: Clock) -> int:
             try:
                 with clock.step(f"graph (log: {log})"):
                     graph.wait_ready(START_S, Announcer(clock))
+                for warning in graph.warnings:
+                    clock.say(f"but: {warning}")
                 if options.demo:
                     code = _ask(graph.url, options.question, clock)
                 else:
                     clock.say(f'ready at {graph.url}; ask with: make ask Q="..."; Ctrl-C stops it')
+                    clock.say(f"metrics (Prometheus): {graph.metrics}")
                     clock.say(f"from Python, by handle: RAY_AUTH_MODE=token RAY_ADDRESS={graph.address}")
                     code = _until_it_ends(graph, clock)
             finally:

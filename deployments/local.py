@@ -54,6 +54,7 @@ class Status:
     deployments: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
     address: str = ""
+    metrics: str = ""
 
     @property
     def ready(self) -> tuple[str, ...]:
@@ -72,7 +73,9 @@ class LocalGraph:
         self.port = config.port if port is None else port
         self.url = f"http://{_LOOPBACK}:{self.port}"
         self.log = log
-        self.address = ""  # of its Ray, for ``ray.init(address=...)``; known from the first status on
+        self.address = ""  # of its Ray, for ``ray.init(address=...)``; known from the first status on, like the next
+        self.metrics = ""  # URL of the metrics, in Prometheus' format
+        self.warnings: tuple[str, ...] = ()  # why it is up but not whole: no index yet, a torn segment
         self._config, self._environ = config, environ or {}
         self._folder = Path()
         self._buffer = b""
@@ -103,11 +106,14 @@ class LocalGraph:
             *lines, self._buffer = (self._buffer + piece).split(b"\n")
             for line in lines:
                 status = Status(**json.loads(line))
-                self.address = status.address
+                self.address, self.metrics = status.address, status.metrics
                 yield status
 
     def wait_ready(self, timeout_s: float = 600, on_status: Callable[[Status], None] = lambda _: None) -> None:
-        """Returns when all deployments are healthy and ``/readyz`` says so; else ``SetupError`` with the log's end."""
+        """Returns when all deployments are healthy and answer over HTTP; else ``SetupError`` with the log's end.
+
+        A graph without an index is up: it takes one up when it is there. ``warnings`` says so.
+        """
         started, last = time.monotonic(), Status()
         for last in self.statuses(timeout_s):
             on_status(last)
@@ -162,10 +168,27 @@ class LocalGraph:
     def _answers(self, timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
         while time.monotonic() < until and self._child.poll() is None:
-            with contextlib.suppress(OSError), urllib.request.urlopen(self.url + "/readyz", timeout=10):  # noqa: S310
+            ready = self._readiness()
+            if ready and set(ready["stages"].values()) == {"ready"}:
+                self.warnings = tuple(ready["reasons"])
                 return True
             time.sleep(0.2)
         return False
+
+    def _readiness(self) -> dict[str, Any] | None:
+        """What ``/readyz`` says; None where nothing answers yet."""
+        try:
+            with urllib.request.urlopen(self.url + "/readyz", timeout=10) as response:  # noqa: S310
+                body = response.read()
+        except urllib.error.HTTPError as error:
+            body = error.read()
+        except OSError:
+            return None
+        try:
+            found: dict[str, Any] = json.loads(body)
+        except ValueError:
+            return None  # Serve's own page, while the routes are not there yet
+        return found if found.get("stages") else None
 
     def _fault(self, message: str) -> SetupError:
         lines = _COLOUR.sub("", self.log.read_text(errors="replace")).splitlines()[-12:]
@@ -252,15 +275,17 @@ def _serve(config: str, leash: socket.socket, folder: str) -> None:
         _temp_dir=folder,
     )  # its ports listen on all interfaces, whatever one says; the token that Ray makes by default is what guards them
     address = ray.get_runtime_context().gcs_address
-    threading.Thread(target=_report, args=(leash, address), daemon=True).start()
+    metrics = f"http://{_LOOPBACK}:{ray.nodes()[0]['MetricsExportPort']}/metrics"
+    said = {"address": address, "metrics": metrics}
+    threading.Thread(target=_report, args=(leash, said), daemon=True).start()
     cli.main(["run", config])
 
 
-def _report(leash: socket.socket, address: str) -> None:
+def _report(leash: socket.socket, fixed: dict[str, str]) -> None:
     """Sends every change of the status to the parent."""
     said = None
     while True:
-        status = {**_status(), "address": address}
+        status = {**_status(), **fixed}
         if status != said:
             said = status
             try:

@@ -197,3 +197,12 @@ def test_a_new_document_is_taken_up_by_the_running_graph(running: Running, tmp_p
     response = ask(running, "On which port does the quokka gateway listen?", buckets=["extra"])
     assert response.status == "answered" and "7441" in response.citations[0].quote
     assert {c.bucket for c in response.citations} == {"extra"}
+
+
+def test_metrics_count_what_was_asked(running: Running, answers: list[AskResponse]) -> None:
+    """Prometheus' text, as Ray's agent serves it; it is refreshed every few seconds."""
+    wanted = ("assay_answers", "assay_stage_seconds", "assay_llm_tokens", "assay_candidates", "assay_rerank_score")
+    until = time.monotonic() + 60
+    while missing := [name for name in wanted if name not in httpx.get(running.graph.metrics, timeout=10).text]:
+        assert time.monotonic() < until, missing
+        time.sleep(1)

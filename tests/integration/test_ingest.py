@@ -441,33 +441,6 @@ def test_ctrl_c_keeps_what_is_stored(tmp_path: Path) -> None:
     assert not (tmp_path / ".assay/index/CURRENT").exists()
 
 
-@pytest.mark.integration
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_kserve_questions_find_their_pages(tmp_path: Path) -> None:
-    pages = DATA / "markdown" / "kserve_docs"
-    if not pages.is_dir():
-        pytest.skip("the shared test data is not here")
-    from assay.config import IndexConfig, RetrieverConfig
-    from assay.index.embed import SentenceEmbedder
-    from assay.models import embedder_path
-    from assay.retrieve import LocalRetriever
-
-    encoder = SentenceEmbedder(str(embedder_path()))
-    with Parser() as parser:
-        sources = [s for s in find_sources([pages], pages) if not s.uri.endswith("crd-api.mdx")]
-        report = Ingestion(Layout(str(tmp_path)), "docs", sources, encoder, encoder.embed_now, parser).run()
-    assert report.count("failed") == 0
-    r = LocalRetriever(IndexConfig(uri=str(tmp_path)), RetrieverConfig(), encoder)
-    questions = json.loads((Path(__file__).parent / "kserve_questions.json").read_text())
-    missed = [
-        q["question"]
-        for q in questions
-        if not set(found(search(r, SearchQuery((q["question"],), top_k=5)))) & set(q["pages"])
-    ]
-    assert len(missed) <= len(questions) // 8, missed
-
-
 def test_direct_and_child_parsers_agree(tmp_path: Path) -> None:
     data = "# Head\n\nText é.\n\n| a |\n|---|\n| b |\n".encode()
     with Parser() as parser:

@@ -10,6 +10,9 @@ CONFIG ?= configs/local.yaml
 PORT ?= 8000
 BENCH ?= demo
 run := $(VENV)/bin/python
+# As it was typed: make must not read its $, and the shell gets it as a variable, so that nothing in it is executed.
+override Q := $(value Q)
+export Q
 
 .PHONY: help install models demo serve ask test check format bench lock clean
 
@@ -32,8 +35,8 @@ serve: install ## Start the graph and leave it running until Ctrl-C
 	@$(run) -m deployments.launch $(CONFIG) --port $(PORT)
 
 ask: install ## Ask the running graph: make ask Q="How is the index published?"
-	@test -n "$(Q)" || { echo 'Say what to ask: make ask Q="How is the index published?"' >&2; exit 2; }
-	@$(run) -m assay ask "$(Q)" --url "http://127.0.0.1:$(PORT)"
+	@test -n "$$Q" || { echo 'Say what to ask: make ask Q="How is the index published?"' >&2; exit 2; }
+	@$(run) -m assay ask --url "http://127.0.0.1:$(PORT)" -- "$$Q"
 
 test: models ## All tests: unit, wiring, integration with the real small model (T="..." for pytest's own options)
 	@$(run) -m pytest $(T)

@@ -1,5 +1,6 @@
 """All wiring on one screen: ``serve run graph:build_app``, or ``serve run configs/local.yaml``."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ray.serve import Application
@@ -14,18 +15,23 @@ from deployments.ingress import Ingress
 from deployments.reranker import Reranker
 from deployments.retriever import Retriever
 
+Engines = Mapping[str, Application]
+
 
 def build_app(args: AppConfig) -> Application:
+    """Resolves the models first: what is wrong with the config is said here, not by replicas that restart."""
     cache = Path(args.cache).expanduser()
     models = {name: resolve_model(engine.model, cache) for name, engine in args.engines.items()}
     engines = {name: build_engine(name, engine, models[name]) for name, engine in args.engines.items()}
+    return wire(args, engines, models, resolve_model(args.index.embedder, cache))
 
-    def engine_of(stage_engine: str) -> tuple[Application, str]:
-        return engines[stage_engine], models[stage_engine]
 
-    retriever = Retriever.bind(args.index, args.retriever, resolve_model(args.index.embedder, cache))
+def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder: str) -> Application:
+    """Stages that name the same engine share it. ``models``: engine -> model folder or id, for its tokenizer."""
+    evaluating, writing = args.reranker.engine, args.generator.engine
+    retriever = Retriever.bind(args.index, args.retriever, embedder)
     expander = Expander.bind(args.expander, engines[args.expander.engine])
-    reranker = Reranker.bind(args.reranker, *engine_of(args.reranker.engine))
-    generator = Generator.bind(args.generator, *engine_of(args.generator.engine), retriever)
+    reranker = Reranker.bind(args.reranker, engines[evaluating], models[evaluating])
+    generator = Generator.bind(args.generator, engines[writing], models[writing], retriever)
     driver = Driver.bind(args, expander, retriever, reranker, generator)
     return Ingress.bind(args.ingress, driver)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from assay.errors import AssayError, StageTimeout, StageUnavailable
+from assay.errors import AssayError, StageTimeout, StageUnavailable, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event, parse_event
 from assay.schemas import AskRequest, AskResponse, ErrorBody, ErrorResponse, Readiness, SearchRequest, SearchResponse
 
@@ -60,18 +60,10 @@ def _event(data: bytes) -> Event:
 
 def fault_of(body: ErrorBody) -> AssayError:
     """The error of the server's code; its request id is in the notes."""
-    alike = (kind for kind in _kinds(AssayError) if kind.__init__ is AssayError.__init__)
-    kind = next((kind for kind in alike if kind.code == body.code), AssayError)
-    fault = kind(body.message, body.field, tuple(body.allowed))
+    fault = of_code(body.code, body.message, body.field, tuple(body.allowed))
     if body.request_id:
         fault.add_note(f"request_id {body.request_id}")
     return fault
-
-
-def _kinds(root: type[AssayError]) -> Iterator[type[AssayError]]:
-    yield root
-    for kind in root.__subclasses__():
-        yield from _kinds(kind)
 
 
 class _Base:

@@ -81,18 +81,18 @@ class GradeConfig(_Config):
 
     A feature that was not measured (a stage was degraded) counts as its mean."""
 
-    intercept: float = 0.0
+    intercept: float = -0.389
     weights: dict[Feature, float] = {
-        "word_coverage": 3.0,
-        "name_coverage": 0.8,
-        "likelihood_gain": 0.9,
-        "similarity": 3.2,
+        "word_coverage": 1.809,
+        "name_coverage": 1.802,
+        "likelihood_gain": 0.422,
+        "similarity": 1.815,
     }
     means: dict[Feature, float] = {
-        "word_coverage": 0.7,
-        "name_coverage": 0.7,
-        "likelihood_gain": 0.8,
-        "similarity": 0.55,
+        "word_coverage": 0.721,
+        "name_coverage": 0.787,
+        "likelihood_gain": 1.472,
+        "similarity": 0.537,
     }
     min_answer: float = Field(
         default=0.25, ge=0, le=1, description="When the search ends below this, the answer says that nothing was found."
@@ -150,7 +150,6 @@ class IngressConfig(_Config):
 
 class TelemetryConfig(_Config):
     otlp_endpoint: str | None = Field(default=None, description="OTLP/HTTP collector for spans; none: no spans.")
-    log_json: bool = True
 
 
 def _one_small_engine() -> dict[str, EngineConfig]:

@@ -8,7 +8,7 @@ from ulid import ULID
 from assay import events as ev
 from assay.errors import AssayError
 from assay.run import Run
-from assay.schemas import Answer, AnswerStatus, AskResponse, Citation, EvidenceRef, Sentence
+from assay.schemas import Answer, AnswerStatus, AskResponse, Citation, EvidenceRef, Sentence, TerminatedBy
 from assay.statements import no_results, nothing_found
 from assay.text import sentences
 from assay.types import Draft, Evidence, GenerateEvent, GenerateRequest
@@ -41,7 +41,7 @@ class Ending:
         self._partial = False
 
     async def events(self) -> AsyncGenerator[ev.Event]:
-        if self._answerable():
+        if await self._answerable():
             yield self._run.status("answering")
             async with aclosing(self._generate()) as events:
                 async for event in events:
@@ -50,24 +50,24 @@ class Ending:
             yield self._say_why()
         yield ev.CompletedEvent(response=self._response())
 
-    def _answerable(self) -> bool:
+    async def _answerable(self) -> bool:
         run = self._run
         if run.clarification is not None or not run.evidence.all:
             return False
-        return run.grade is None or run.grade.p_enough >= run.config.reranker.grade.min_answer
+        grade = run.grade or await run.measure()
+        return grade.p_enough >= run.config.reranker.grade.min_answer
 
     def _say_why(self) -> ev.Event:
         """Clarify from facts, or say plainly that nothing was found and what was searched."""
         run = self._run
-        explain = run.found.explain if run.found else None
-        if run.clarification is None and explain is not None and explain.blocking is not None:
-            run.clarification = no_results(explain)
+        if run.clarification is None and run.explain is not None and run.explain.blocking is not None:
+            run.clarification = no_results(run.explain, run.request.filters)
         if run.clarification is not None:
             run.end = "clarify"
             return ev.ClarifyEvent(clarification=run.clarification)
         if run.end != "deadline" or run.evidence.all:
             run.end = "no_evidence"
-        self._statement = nothing_found(run.searched, run.request.buckets, explain)
+        self._statement = nothing_found(run.searched, run.request.buckets, run.explain)
         return ev.AnswerEvent(delta=self._statement)
 
     async def _generate(self) -> AsyncGenerator[ev.Event]:
@@ -109,7 +109,6 @@ class Ending:
             evidence=evidence,
             style=self._style,
             answer_tokens=self._ledger.budget.answer_tokens,
-            history=run.history,
             request_id=run.id,
         )
         until = clock() + run.config.generator.timeout_s
@@ -139,8 +138,13 @@ class Ending:
             return None
         return Answer(text="\n".join(map(_marked, self._sentences)), sentences=self._sentences, style=self._style)
 
+    def _end(self) -> TerminatedBy:
+        """A stage that the budget cut short makes it the deadline's end, whatever the loop would have done next."""
+        end = self._run.end or "answered"
+        return "deadline" if self._ledger.late and end in ("answered", "rounds") else end
+
     def _status(self) -> AnswerStatus:
-        end = self._run.end
+        end = self._end()
         if end in ("clarify", "no_evidence"):
             return end
         return "partial" if self._partial or end == "deadline" else "answered"
@@ -151,7 +155,7 @@ class Ending:
             id=f"ans_{ULID()}",
             request_id=run.id,
             status=self._status(),
-            terminated_by=run.end or "answered",
+            terminated_by=self._end(),
             answer=self._answer(),
             citations=self._citations,
             clarification=run.clarification,

@@ -3,6 +3,7 @@
 Every constructor argument reaches ``Exception.__init__``, so that an error survives pickling between replicas whole.
 """
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -70,6 +71,12 @@ class StageUnavailable(AssayError):
     retryable = True
 
 
+class StageFault(AssayError):
+    """A stage's own code failed: a bug. The loop goes on by the stage's fallback; the log has the stack."""
+
+    code = "stage_fault"
+
+
 class StageTimeout(AssayError):
     code = "stage_timeout"
     status = 504
@@ -80,12 +87,6 @@ class BadModelOutput(AssayError):
 
     code = "bad_model_output"
     status = 502
-
-
-class ItemTooLong(BadModelOutput):
-    """One item of a batch does not fit the model; its neighbours are scored all the same."""
-
-    code = "item_too_long"
 
 
 class IndexFault(AssayError):
@@ -113,10 +114,18 @@ class SetupError(AssayError):
     status = 503
 
 
-def by_code(code: str) -> type[AssayError]:
-    """The class whose ``code`` this is; ``AssayError`` itself for a code that no class has."""
+def of_code(code: str, message: str, field: str | None = None, allowed: tuple[str, ...] = ()) -> AssayError:
+    """The error that was told as ``code``, from another process; one that no class here has is an ``AssayError``."""
+    return kind_of(code)(message, field, allowed)
 
-    def walk(cls: type[AssayError]) -> list[type[AssayError]]:
-        return [cls, *(found for sub in cls.__subclasses__() for found in walk(sub))]
 
-    return next((cls for cls in walk(AssayError) if cls.code == code), AssayError)
+def kind_of(code: str) -> type[AssayError]:
+    """The class of a stable code, of those that are made like their base."""
+
+    def walk(cls: type[AssayError]) -> Iterator[type[AssayError]]:
+        yield cls
+        for kind in cls.__subclasses__():
+            yield from walk(kind)
+
+    alike = (kind for kind in walk(AssayError) if kind.__init__ is AssayError.__init__)
+    return next((kind for kind in alike if kind.code == code), AssayError)

@@ -30,26 +30,31 @@ class EvidenceSet:
         return tuple(self._all)
 
     def new(self, hits: Iterable[Hit]) -> tuple[Hit, ...]:
-        """The hits that would still be admitted, in their order."""
-        documents, kept = self._documents.copy(), []
-        for hit in hits:
-            if hit.chunk.id not in self._chunks and documents[hit.chunk.doc_id] < self._per_document:
-                documents[hit.chunk.doc_id] += 1
-                kept.append(hit)
-        return tuple(kept)
+        """The hits that are not in it yet, in their order."""
+        return tuple(hit for hit in hits if hit.chunk.id not in self._chunks)
 
-    def add(self, found: Iterable[Found]) -> tuple[Evidence, ...]:
-        """Appends what is admitted and returns it, with its slots."""
-        added: list[Evidence] = []
+    def add(self, found: Iterable[Found], keep: int) -> tuple[Evidence, ...]:
+        """Appends the best ``keep`` of what is new (``found`` comes best first) and returns them, with their slots.
+
+        Passages of a document that already has its share come after all others: they fill up, but crowd nothing out.
+        """
+        fair: list[Found] = []
+        over: list[Found] = []
+        documents = self._documents.copy()
         for f in found:
-            if self.new((f.hit,)):
-                evidence = Evidence(f"E{len(self._all) + 1}", f.hit, f.score, f.round, f.gain)
-                self._all.append(evidence)
-                self._rank[evidence.slot] = len(added)
-                self._chunks.add(f.hit.chunk.id)
-                self._documents[f.hit.chunk.doc_id] += 1
-                added.append(evidence)
-        return tuple(added)
+            if f.hit.chunk.id not in self._chunks:
+                full = documents[f.hit.chunk.doc_id] >= self._per_document
+                (over if full else fair).append(f)
+                documents[f.hit.chunk.doc_id] += 1
+        return tuple(self._append(f, rank) for rank, f in enumerate([*fair, *over][:keep]))
+
+    def _append(self, f: Found, rank: int) -> Evidence:
+        evidence = Evidence(f"E{len(self._all) + 1}", f.hit, f.score, f.round, f.gain)
+        self._all.append(evidence)
+        self._rank[evidence.slot] = rank
+        self._chunks.add(f.hit.chunk.id)
+        self._documents[f.hit.chunk.doc_id] += 1
+        return evidence
 
     def best(self, count: int) -> tuple[Evidence, ...]:
         """The ``count`` best over all rounds, best first.

@@ -4,15 +4,15 @@ Prompt, schema and parser stand together here, since one must not change without
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from assay.config import ExpanderConfig
-from assay.errors import BadModelOutput
 from assay.ports import LLM
 from assay.templates import Prompt
-from assay.text import content_terms, query_key
+from assay.text import content_terms, names, query_key, terms
 from assay.types import CompletionRequest, Message, Plan, PlanRequest
 
 # One word is about 6 characters: 64 characters are a short query, and the bound keeps a looping model cheap.
@@ -31,7 +31,8 @@ def plan_schema(variants: int, rewrite: bool) -> str:
     """The JSON schema that binds the model: every string and list is bounded, so that it always ends."""
     text = {"type": "string", "minLength": 3, "maxLength": QUERY_CHARS}
     properties: dict[str, Any] = {"query": text} if rewrite else {}
-    properties["variants"] = {"type": "array", "items": text, "minItems": variants, "maxItems": variants}
+    if variants:
+        properties["variants"] = {"type": "array", "items": text, "minItems": variants, "maxItems": variants}
     schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
     return json.dumps(schema)
 
@@ -49,15 +50,23 @@ def distinct(question: str, candidates: list[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
+def grounded(rewrite: str, request: PlanRequest) -> bool:
+    """Whether a rewritten question only says what was said: every name of it, and most of its words, come from the
+    conversation. A small model's rewrite may be about something else altogether."""
+    said = {term for text in (request.question, *(m.content for m in request.history)) for term in terms(text)}
+    words = set(content_terms(rewrite))
+    return bool(words) and set(names(rewrite)) <= said and len(words & said) >= 0.6 * len(words)
+
+
 class LLMExpander:
     """``ports.Expander`` over a language model."""
 
     def __init__(self, llm: LLM, config: ExpanderConfig) -> None:
         self._llm, self._config = llm, config
-        self._plan, self._plan_history = Prompt("plan", "count"), Prompt("plan_history", "count")
+        self._plan, self._rewrite = Prompt("plan", "count"), Prompt("rewrite", "count")
 
     async def plan(self, request: PlanRequest) -> Plan:
-        """Raises ``BadModelOutput`` when the model's JSON is cut off or not of the schema; the loop then goes on without."""
+        """A plan that cannot be used comes back as the question alone, with ``fault`` and what it cost."""
         count = min(request.variants, self._config.variants)
         if count == 0 and not request.history:
             return Plan(query=request.question)
@@ -69,19 +78,21 @@ class LLMExpander:
                 request_id=request.request_id,
             )
         )
+        alone = Plan(query=request.question, usage=completion.usage)
         if completion.finish_reason != "stop":
-            raise BadModelOutput(
-                f"The plan was cut off after {self._config.max_tokens} tokens; raise expander.max_tokens."
-            )
+            limit = self._config.max_tokens
+            return replace(alone, fault=f"the plan was cut off after {limit} tokens (expander.max_tokens)")
         try:
             planned = _Planned.model_validate_json(completion.text)
         except ValidationError as error:
-            raise BadModelOutput(f"The plan is not of its schema: {error.error_count()} errors.") from None
-        query = (planned.query or "").strip() or request.question
+            return replace(alone, fault=f"the plan is not of its schema: {error.error_count()} errors")
+        query = " ".join((planned.query or "").split()) or request.question
+        if query != request.question and not grounded(query, request):
+            return replace(alone, fault="the rewritten question says what nobody said")
         return Plan(query=query, variants=distinct(query, planned.variants), usage=completion.usage)
 
     def _messages(self, request: PlanRequest, count: int) -> tuple[Message, ...]:
-        prompt = self._plan_history if request.history else self._plan
+        prompt = self._rewrite if request.history else self._plan
         turns = [f"{m.role}: {m.content[:HISTORY_CHARS]}" for m in request.history[-HISTORY_TURNS:]]
         question = "\n".join([*turns, f"Question: {request.question}"])
         return Message("system", prompt.fill(count=str(count))), Message("user", question)

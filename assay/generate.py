@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from assay.config import GeneratorConfig
 from assay.errors import AssayError, BadModelOutput
@@ -29,7 +30,7 @@ from assay.types import (
     ScoreItem,
     ScoreRequest,
 )
-from assay.verify import read_markers
+from assay.verify import coverage, read_markers
 
 # A quote is for reading: shorter ones say nothing, longer ones are code listings or tables.
 MIN_TERMS, MAX_CHARS = 4, 500
@@ -74,30 +75,51 @@ class ExtractGenerator:
         self._passage = Prompt("passage", "passage")
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
-        """Raises when neither measure can be had; with one missing it goes on with the other, and says so."""
+        """With one of the two measures missing it goes on with the other, and says so; raises when neither can be had."""
         pool = candidates(request.evidence)
         if not pool:
             raise BadModelOutput("The evidence holds no sentence that can be quoted.")
-        vectors = await self._embedder.embed([request.question, *(c.read for c in pool)])
-        cosine = vectors[1:] @ vectors[0]
-        short = np.argsort(-cosine, kind="stable")[: self._config.candidates]
-        pool, cosine = [pool[i] for i in short], cosine[short]
-        total, usage = standardise(cosine.astype(np.float64)), Usage()
+        total, fault = np.zeros(len(pool)), None
+        try:
+            cosine = await self._cosine(request.question, pool)
+            first = cosine
+        except AssayError as error:
+            fault, cosine = error, None
+            first = np.array([coverage(request.question, c.read) for c in pool])
+            yield _fell_back(str(error), "question likelihood alone")
+        short = np.argsort(-first, kind="stable")[: self._config.candidates]
+        pool = [pool[i] for i in short]
+        total = standardise(cosine[short]) if cosine is not None else np.zeros(len(pool))
+        usage = Usage()
         try:
             likelihood, usage = await self._likelihood(request, pool)
-            total = total + np.nan_to_num(standardise(likelihood))
         except AssayError as error:
-            yield GenerateEvent(degraded=Degraded(stage="generator", reason=str(error), fallback="similarity alone"))
+            if fault is not None:
+                raise
+            yield _fell_back(str(error), "similarity alone")
+        else:
+            if unknown := int(np.isnan(likelihood).sum()):
+                yield _fell_back(f"{unknown} of {len(pool)} sentences could not be scored", "similarity alone for them")
+            total = total + np.nan_to_num(standardise(likelihood))
         for draft in self._choose(pool, total, request.answer_tokens):
             yield GenerateEvent(draft=draft)
         yield GenerateEvent(usage=usage)
 
-    async def _likelihood(self, request: GenerateRequest, pool: Sequence[Candidate]) -> tuple[np.ndarray, Usage]:
+    async def _cosine(self, question: str, pool: Sequence[Candidate]) -> NDArray[np.float64]:
+        vectors = await self._embedder.embed([question, *(c.read for c in pool)])
+        return np.asarray(vectors[1:] @ vectors[0], dtype=np.float64)
+
+    async def _likelihood(
+        self, request: GenerateRequest, pool: Sequence[Candidate]
+    ) -> tuple[NDArray[np.float64], Usage]:
+        """Log-probability per token of the question after each sentence; NaN for one that could not be scored."""
         items = tuple(ScoreItem(self._passage.fill(passage=c.read), f" {request.question}") for c in pool)
         scores = await self._llm.score(ScoreRequest(items, request_id=request.request_id))
+        if all(s.fault is not None for s in scores.items):
+            raise BadModelOutput(f"No sentence could be scored: {scores.items[0].fault}")
         return np.array([s.mean if s.fault is None else math.nan for s in scores.items]), scores.usage
 
-    def _choose(self, pool: Sequence[Candidate], total: np.ndarray, tokens: int) -> list[Draft]:
+    def _choose(self, pool: Sequence[Candidate], total: NDArray[np.float64], tokens: int) -> list[Draft]:
         order = np.argsort(-total, kind="stable")[: self._config.sentences]
         chosen: list[Draft] = []
         for rank, i in enumerate(order):
@@ -119,24 +141,19 @@ _SENTENCE_END = re.compile(r"\]\.\s?")
 
 
 class ProseGenerator:
-    """Streams sentences as the model writes them. ``NOT_FOUND`` gives no draft at all: the loop then says so."""
+    """Streams sentences as the model writes them.
+
+    ``NOT_FOUND``, and nothing else, gives no draft at all: the loop then says that the documents do not answer.
+    """
 
     def __init__(self, llm: LLM, tokenizer: Tokenizer, config: GeneratorConfig) -> None:
         self._llm, self._tokenizer, self._config = llm, tokenizer, config
         self._system = Prompt("prose")
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
-        shown, slots = self._evidence(request.evidence)
-        completion = CompletionRequest(
-            messages=(
-                Message("system", self._system.fill()),
-                Message("user", f"Evidence:\n{shown}\n\nQuestion: {request.question}"),
-            ),
-            max_tokens=request.answer_tokens,
-            regex=prose_regex(slots, self._config.sentences),
-            request_id=request.request_id,
-        )
-        rest = ""
+        """Raises ``BadModelOutput`` when the model was cut off before its first sentence, or broke off."""
+        completion, slots = self._completion(request)
+        rest, drafted, reason = "", 0, None
         async with aclosing(self._llm.stream(completion)) as deltas:
             async for delta in deltas:
                 if delta.reasoning:
@@ -144,14 +161,26 @@ class ProseGenerator:
                 rest += delta.text
                 while end := _SENTENCE_END.search(rest):
                     yield GenerateEvent(draft=self._draft(rest[: end.end()], slots))
-                    rest = rest[end.end() :]
-                if delta.finish_reason == "length":
-                    reason = f"cut off after {request.answer_tokens} tokens"
-                    yield GenerateEvent(
-                        degraded=Degraded(stage="generator", reason=reason, fallback="complete sentences only")
-                    )
+                    rest, drafted = rest[end.end() :], drafted + 1
+                reason = delta.finish_reason or reason
                 if delta.usage is not None:
                     yield GenerateEvent(usage=delta.usage)
+        if reason == "length" and drafted:
+            yield _fell_back(f"cut off after {request.answer_tokens} tokens", "complete sentences only")
+        elif reason != "stop":
+            limit = f" within {request.answer_tokens} tokens" if reason == "length" else f" ({reason or 'broken off'})"
+            raise BadModelOutput(f"The model did not finish its answer{limit}.")
+        elif not drafted and NOT_FOUND not in rest:
+            raise BadModelOutput("The model's answer has no cited sentence.")
+
+    def _completion(self, request: GenerateRequest) -> tuple[CompletionRequest, list[str]]:
+        shown, slots = self._evidence(request.evidence)
+        messages = (
+            Message("system", self._system.fill()),
+            Message("user", f"Evidence:\n{shown}\n\nQuestion: {request.question}"),
+        )
+        regex = prose_regex(slots, self._config.sentences)
+        return CompletionRequest(messages, request.answer_tokens, regex=regex, request_id=request.request_id), slots
 
     def _draft(self, raw: str, slots: Sequence[str]) -> Draft:
         text, cited, _ = read_markers(raw, slots)
@@ -168,3 +197,7 @@ class ProseGenerator:
             if left < MIN_TERMS * 4:
                 break
         return "\n\n".join(shown), slots
+
+
+def _fell_back(reason: str, fallback: str) -> GenerateEvent:
+    return GenerateEvent(degraded=Degraded(stage="generator", reason=reason, fallback=fallback))

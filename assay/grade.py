@@ -16,9 +16,9 @@ CLEAR_TERMS = 2
 
 
 def _coverage(wanted: Sequence[str], found: set[str]) -> float:
-    """Share of ``wanted`` in ``found``; a question that wants nothing is fully covered."""
+    """Share of ``wanted`` in ``found``; a question without a content word has nothing that could be covered."""
     unique = set(wanted)
-    return sum(term in found for term in unique) / len(unique) if unique else 1.0
+    return sum(term in found for term in unique) / len(unique) if unique else 0.0
 
 
 def _stems(evidence: Sequence[Evidence]) -> set[str]:
@@ -28,11 +28,12 @@ def _stems(evidence: Sequence[Evidence]) -> set[str]:
 
 def features(question: str, evidence: Sequence[Evidence]) -> dict[str, float]:
     """The measured features. ``likelihood_gain`` (nats per token) and ``similarity`` (cosine) are the best of any passage;
-    where nothing measured them they are absent, and the logistic then rests on the others."""
-    found = _stems(evidence)
+    where nothing measured them they are absent, and the logistic then rests on the others. Without a name in the question,
+    all its content words count as names: they are all that says what it is about."""
+    found, words = _stems(evidence), content_terms(question)
     measured = {
-        "word_coverage": _coverage(content_terms(question), found),
-        "name_coverage": _coverage(names(question), found),
+        "word_coverage": _coverage(words, found),
+        "name_coverage": _coverage(names(question) or words, found),
     }
     gains = [e.gain for e in evidence if e.gain is not None]
     similarities = [e.hit.similarity for e in evidence if e.hit.similarity is not None]

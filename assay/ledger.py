@@ -20,20 +20,24 @@ class Ledger:
         self.degraded: list[Degraded] = []
         self.tool_calls: list[ToolCall] = []
         self.trace: list[TraceStep] = []
+        self.late = False
         self._stage_ms: dict[str, float] = {}
         self._awaited_s = self._consumer_s = 0.0
 
     async def call(self, stage: str, work: Awaitable[T], timeout_s: float, *, ending: bool = False) -> T:
         """Awaits a stage for at most ``timeout_s`` and what the budget leaves; raises ``StageTimeout`` beyond that.
 
-        The search stages leave the reserve alone; only the ``ending`` may use it.
+        The search stages leave the reserve alone; only the ``ending`` may use it. ``late`` is set where it was the
+        budget that ran out, not the stage's own time.
         """
-        limit = min(timeout_s, self.budget.left() if ending else self.budget.left_for_search())
+        left = self.budget.left() if ending else self.budget.left_for_search()
+        limit = min(timeout_s, left)
         with self.timed(stage):
             try:
                 async with asyncio.timeout(limit):
                     return await work
             except TimeoutError:
+                self.late = self.late or left <= timeout_s
                 raise StageTimeout(f"timeout after {limit:.1f} s") from None
 
     @contextmanager

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,9 +20,11 @@ LLM_REF = "embedded:smollm2-135m-instruct"
 EMBEDDER_REF = "embedded:all-minilm-l6-v2"
 
 Progress = Callable[[str], None]
+Write = Callable[[Path, Path, Progress], None]
 
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _MANIFEST = "manifest.json"
+_OS_ERROR = re.compile(r"os error (\d+)")
 _FORMAT = 1  # raised whenever the conversion writes other files, so that an old folder is not taken for a new one
 _NEEDED_BYTES = 1_200_000_000  # twice the weights: safetensors are written beside nothing else, with room to spare
 
@@ -32,7 +35,11 @@ def prepare_llm(cache: Path, progress: Progress, *, verify: bool = False) -> Pat
     About 25 s and 0.6 GB the first time; afterwards a check by size (``verify``: by sha256). Safe to run from several
     processes at once, and to interrupt. Raises ``SetupError`` (missing package, full disk, unwritable cache).
     """
-    source = _gguf()
+    return prepare(_gguf(), cache, progress, _write_hf_folder, verify=verify)
+
+
+def prepare(source: Path, cache: Path, progress: Progress, write: Write, *, verify: bool = False) -> Path:
+    """``prepare_llm`` of any ``source``, with any conversion: ``write(source, folder, progress)`` fills the folder."""
     folder = _llm_folder(cache, source)
     with _disk_errors(cache):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +50,7 @@ def prepare_llm(cache: Path, progress: Progress, *, verify: bool = False) -> Pat
             if folder.exists():
                 progress(f"the prepared model is damaged ({fault}); preparing it again")
             _remove_leftovers(folder)
-            _convert(source, folder, progress)
+            _convert(source, folder, progress, write)
     progress(f"ready: {folder}")
     return folder
 
@@ -118,14 +125,14 @@ def _fault(folder: Path, verify: bool) -> str | None:
     return None
 
 
-def _convert(source: Path, folder: Path, progress: Progress) -> None:
+def _convert(source: Path, folder: Path, progress: Progress, write: Write) -> None:
     """Write the folder under another name and rename it, so that it is whole or absent."""
     free = shutil.disk_usage(folder.parent).free
     if free < _NEEDED_BYTES:
         raise SetupError(f"{folder.parent} has {free / 1e9:.1f} GB free, {_NEEDED_BYTES / 1e9:.1f} GB are needed")
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _write_hf_folder(source, temporary, progress)
+        write(source, temporary, progress)
         written = sorted(p for p in temporary.iterdir() if p.is_file())
         files = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in written}
         (temporary / _MANIFEST).write_text(json.dumps({"source": source.name, "files": files}, indent=1))
@@ -140,6 +147,7 @@ def _write_hf_folder(source: Path, folder: Path, progress: Progress) -> None:
     progress("preparing SmolLM2-135M-Instruct: importing torch and transformers")
     try:
         import torch
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
         from transformers.utils import logging
     except ImportError as e:
@@ -154,7 +162,11 @@ def _write_hf_folder(source: Path, folder: Path, progress: Progress) -> None:
     tokenizer.model_max_length = model.config.max_position_embeddings
     _check_chat(tokenizer)
     progress("preparing SmolLM2-135M-Instruct: writing 0.5 GB")
-    model.save_pretrained(folder)
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as e:
+        number = _OS_ERROR.search(str(e))  # the only trace of the OSError that it was
+        raise OSError(int(number[1]) if number else errno.EIO, str(e)) from e
     tokenizer.save_pretrained(folder)
 
 

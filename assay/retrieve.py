@@ -1,6 +1,7 @@
 """The Retriever: every query through both legs under one allowed set, fused. Deterministic; no model but the embedder."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,11 @@ Scores = NDArray[np.float32]
 # All variants together weigh this much beside the question's 1: a small model's bad variant must not push out what the
 # question itself finds.
 VARIANTS_WEIGHT = 0.5
+
+# A leg that hangs is given up before the whole search is, so that the other leg can still answer.
+LEG_SHARE = 0.6
+
+log = logging.getLogger(__name__)
 
 # What FAISS, bm25s, torch and Lance raise when a leg cannot answer. Anything else is a bug, and no reason to go on.
 _LEG_FAULTS = (RuntimeError, OSError, ValueError, MemoryError, TimeoutError, AssayError)
@@ -119,9 +125,10 @@ class LocalRetriever:
 
     async def _guarded(self, leg: Leg, query: SearchQuery, work: Awaitable[_Answer]) -> _Answer | Degraded:
         try:
-            async with asyncio.timeout(self._config.timeout_s):
+            async with asyncio.timeout(LEG_SHARE * self._config.timeout_s):
                 return await work
         except _LEG_FAULTS as e:
+            log.warning("the %s leg failed", leg, exc_info=e)
             why = "took too long" if isinstance(e, TimeoutError) else f"failed: {type(e).__name__}"
             reason = str(e) if isinstance(e, AssayError) else f"the {leg} leg {why}"
             return Degraded(stage="retriever", reason=reason, fallback=_fallback(leg, query.legs))

@@ -12,6 +12,7 @@ from assay import events as ev
 from assay.config import AppConfig
 from assay.errors import AssayError, InvalidRequest, NotFound, UnknownBucket
 from assay.evidence import EvidenceSet, Found
+from assay.grade import FeatureGrader
 from assay.ledger import Ledger
 from assay.ports import Expander, Generator, Reranker, Retriever
 from assay.schemas import AskRequest, Clarification, Mode, TerminatedBy, ToolCall, Usage
@@ -19,6 +20,7 @@ from assay.statements import unclear
 from assay.text import query_key
 from assay.types import (
     Evidence,
+    Explain,
     Grade,
     GradeRequest,
     Message,
@@ -35,6 +37,7 @@ T = TypeVar("T")
 
 # The first event must not wait for a slow index: the raw question's search gets this long before anything is said.
 FIRST_EVENT_S = 0.8
+PLAN_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,14 @@ def chosen_mode(asked: Mode, config: AppConfig) -> Literal["pipeline", "agentic"
     return config.loop.mode if asked == "auto" else asked
 
 
+def top_k(request: AskRequest, config: AppConfig) -> int:
+    """Passages kept per round; the configured number is the default and the upper bound."""
+    most = config.loop.evidence
+    if request.top_k is not None and request.top_k > most:
+        raise InvalidRequest(f"top_k is {request.top_k}, but at most {most} is allowed here.", "top_k", (f"<= {most}",))
+    return request.top_k or most
+
+
 class Run:
     """One question on its way to its evidence. Attributes without an underscore are what the loop and the ending read."""
 
@@ -60,6 +71,7 @@ class Run:
         self.queries: tuple[str, ...] = (request.question,)
         self.evidence = EvidenceSet(config.loop.per_document)
         self.found: SearchResult | None = None
+        self.explain: Explain | None = None
         self.grade: Grade | None = None
         self.clarification: Clarification | None = None
         self.end: TerminatedBy | None = None
@@ -96,29 +108,37 @@ class Run:
 
         The hop's result is used when the plan brings no variant, and dropped otherwise.
         """
+        top_k(self.request, self.config)
         self._first_hop = self._start(self.stages.retriever.search(self._query(self.queries)))
-        if self.request.options.expand:
+        if self.request.options.expand or self.history:
             plan = PlanRequest(
                 question=self.request.question,
                 history=self.history,
                 buckets=tuple(self.request.buckets),
-                variants=self.config.expander.variants,
+                variants=self.config.expander.variants if self.request.options.expand else 0,
                 request_id=self.id,
             )
             self._planning = self._start(self.stages.expander.plan(plan))
+        # What may be wrong with a bucket or a filter is worth waiting for: a status says it, an event would come too late.
+        checked = self.request.buckets or self.request.filters
+        wait = self.config.retriever.timeout_s if checked else FIRST_EVENT_S
         with self.ledger.timed("first_hop"):
-            done, _ = await asyncio.wait([self._first_hop], timeout=min(FIRST_EVENT_S, self.ledger.budget.left()))
+            done, _ = await asyncio.wait([self._first_hop], timeout=min(wait, self.ledger.budget.left()))
         if done and isinstance(error := self._first_hop.exception(), (InvalidRequest, UnknownBucket, NotFound)):
             raise error
 
     async def make_plan(self) -> AsyncGenerator[ev.Event]:
         if self._planning is not None:
+            # A planner that hangs must not eat the time that the search needs.
+            timeout_s = min(self.config.expander.timeout_s, PLAN_SHARE * self.ledger.budget.left_for_search())
             try:
-                self.plan = await self.ledger.call("plan", self._planning, self.config.expander.timeout_s)
+                self.plan = await self.ledger.call("plan", self._planning, timeout_s)
                 self.ledger.usage += self.plan.usage
             except AssayError as error:
                 yield self.ledger.fell_back("expander", error, "the original query alone")
-        self.queries = tuple(dict.fromkeys((self.request.question, self.plan.query, *self.plan.variants)))
+            if self.plan.fault:
+                yield self.ledger.fell_back("expander", self.plan.fault, "the original query alone")
+        self.queries = tuple(dict.fromkeys((self.plan.query, self.request.question, *self.plan.variants)))
         self.ledger.note("plan", f"{self.mode}; queries: {' | '.join(self.queries)}")
         yield ev.PlanEvent(
             mode=self.mode,
@@ -133,6 +153,8 @@ class Run:
     def more_rounds(self) -> bool:
         """Whether another round may start; otherwise ``end`` names the bound that forbids it."""
         budget = self.ledger.budget
+        if self.round == 0 and self._first_result() is not None:
+            return True
         if self.round >= budget.rounds:
             self.end = "rounds"
         elif budget.left_for_search() <= 0:
@@ -163,6 +185,8 @@ class Run:
             self.found = await self.ledger.call("retrieve", self._hop(), self.config.retriever.timeout_s)
         except AssayError as error:
             outcome, fault = error.code, error
+            self.found = self._first_result() if self.round == 1 else None
+        self.explain = self.found.explain if self.found else self.explain
         self.index_version = self.found.index_version if self.found else self.index_version
         hits, spent = len(self.found.hits) if self.found else 0, 1000 * (self.ledger.budget.clock() - start)
         call = ToolCall(
@@ -173,18 +197,23 @@ class Run:
         yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=call.duration_ms, outcome=outcome)
         for degraded in self.found.degraded if self.found else ():
             yield self.ledger.fell_back(degraded.stage, degraded.reason, degraded.fallback)
-        if fault is not None:
+        if fault is not None and self.found is not None:
+            yield self.ledger.fell_back("retriever", fault, "what the question alone found")
+        elif fault is not None:
             if not self.evidence.all:
                 raise fault
             yield self.ledger.fell_back("retriever", fault, "the evidence found so far")
 
     async def _hop(self) -> SearchResult:
-        if self._first_hop is not None:
-            hop, self._first_hop = self._first_hop, None
-            if self.queries == (self.request.question,):
-                return await hop
-            hop.cancel()
+        if self.round == 1 and self._first_hop is not None and self.queries == (self.request.question,):
+            return await self._first_hop
         return await self.stages.retriever.search(self._query(self.queries))
+
+    def _first_result(self) -> SearchResult | None:
+        """What the hop on the raw question brought, if it is back and did not fail."""
+        hop = self._first_hop
+        whole = hop is not None and hop.done() and not hop.cancelled() and hop.exception() is None
+        return hop.result() if hop is not None and whole else None
 
     @property
     def fresh(self) -> bool:
@@ -195,10 +224,10 @@ class Run:
 
     async def rerank(self) -> AsyncGenerator[ev.Event]:
         assert self.found is not None
-        hits, keep = self.evidence.new(self.found.hits), self.request.top_k or self.config.loop.evidence
+        hits, keep = self.evidence.new(self.found.hits), top_k(self.request, self.config)
         done = Reranked(tuple(Ranked(hit, hit.score, None) for hit in hits), usage=Usage())
         if self.request.options.rerank:
-            request = RerankRequest(self.plan.query, hits, keep, self.id)
+            request = RerankRequest(self.plan.query, hits, len(hits), self.id)
             try:
                 done = await self.ledger.call(
                     "rerank", self.stages.reranker.rerank(request), self.config.reranker.timeout_s
@@ -210,7 +239,7 @@ class Run:
                 reason = f"{done.faults} of {len(hits)} passages could not be scored"
                 yield self.ledger.fell_back("reranker", reason, "their fused order")
         self.ledger.usage += done.usage
-        added = self.evidence.add(Found(r.hit, r.score, r.gain, self.round) for r in done.ranked[:keep])
+        added = self.evidence.add((Found(r.hit, r.score, r.gain, self.round) for r in done.ranked), keep)
         self.ledger.note("rerank", f"{len(hits)} candidates; kept {', '.join(e.slot for e in added)}")
         yield ev.EvidenceEvent(
             added=[e.slot for e in added], titles=[e.hit.chunk.title for e in added], scores=[e.score for e in added]
@@ -221,9 +250,8 @@ class Run:
         try:
             grade = await self.ledger.call("grade", self.stages.reranker.grade(request), self.config.reranker.timeout_s)
         except AssayError as error:
-            self.end = "answered"
-            yield self.ledger.fell_back("reranker", error, "the evidence counts as enough")
-            return
+            grade = await self.measure(request)
+            yield self.ledger.fell_back("reranker", error, "what the driver can measure itself")
         self.grade = grade
         self.ledger.usage += grade.usage
         self.ledger.note("grade", f"{grade.verdict}; enough with probability {grade.p_enough:.2f}")
@@ -236,11 +264,15 @@ class Run:
             features=dict(grade.features),
         )
 
+    async def measure(self, request: GradeRequest | None = None) -> Grade:
+        """A grade without a model or another replica: what is left when the reranker is, and in ``pipeline`` mode."""
+        request = request or GradeRequest(self.plan.query, self.best(), self.id)
+        return await FeatureGrader(self.config.reranker.grade).grade(request)
+
     def decided(self) -> bool:
         """Whether the search ends here. A query that was tried before is never run again: that ends it too."""
         grade = self.grade
-        if self.end is not None or grade is None:
-            return True
+        assert grade is not None
         if grade.verdict == "clarify":
             self.end, self.clarification = "clarify", unclear(self.request.question, self.best())
         elif grade.verdict == "enough" or grade.follow_up is None or query_key(grade.follow_up) in self._tried:

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -98,6 +99,11 @@ Filter = Annotated[
         custom_error_message='must be {"field", "op", "value"}, {"and": [...]}, {"or": [...]} or {"not": ...}',
     ),
 ]
+
+
+def _none_if_empty(filters: object) -> object:
+    """``{}`` is how a clarification's choice says "without a filter"; it can be sent back as it came."""
+    return None if filters == {} else filters
 
 
 # ---- parts of an answer ---------------------------------------------------------------------------------------------
@@ -241,7 +247,7 @@ class AskRequest(Shape):
     question: Question
     mode: Mode = "auto"
     buckets: list[Name] = Field(default=[], max_length=64)
-    filters: Filter | None = None
+    filters: Annotated[Filter | None, BeforeValidator(_none_if_empty)] = None
     history: list[Turn] = Field(default=[], max_length=100)
     top_k: int | None = Field(default=None, ge=1, le=100)
     style: Style = "auto"
@@ -278,7 +284,7 @@ class AskResponse(Shape):
 class SearchRequest(Shape):
     question: Question
     buckets: list[Name] = Field(default=[], max_length=64)
-    filters: Filter | None = None
+    filters: Annotated[Filter | None, BeforeValidator(_none_if_empty)] = None
     legs: list[Literal["dense", "sparse"]] = Field(default=["dense", "sparse"], min_length=1, max_length=2)
     top_k: int = Field(default=10, ge=1, le=100)
     context_chars: int = Field(default=400, ge=0, le=4000)

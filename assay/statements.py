@@ -17,18 +17,31 @@ def describe(filters: Filter) -> str:
     return "(" + " or ".join(map(describe, filters.or_)) + ")"
 
 
-def no_results(explain: Explain) -> Clarification:
-    """The predicate that emptied the result, and what is there without it."""
+def without(filters: Filter, blocking: Filter) -> Filter | None:
+    """The filter less one of the predicates that must all hold; None when nothing is left."""
+    if filters == blocking:
+        return None
+    if not isinstance(filters, And):
+        return filters
+    rest = [part for f in filters.and_ if (part := without(f, blocking)) is not None]
+    if not rest:
+        return None
+    return rest[0] if len(rest) == 1 else And(and_=rest)
+
+
+def no_results(explain: Explain, filters: Filter | None) -> Clarification:
+    """The predicate that emptied the result, what is there without it, and the filter to ask again with."""
     assert explain.blocking is not None
     said = describe(explain.blocking)
     message = f"No passage has {said}. Without that filter there are {explain.count_without}."
-    choice = Choice(label=f"without {said}", filters={}, count=explain.count_without)
+    rest = without(filters, explain.blocking) if filters else None
+    again = rest.model_dump(by_alias=True) if rest else {}
     return Clarification(
         type="no_results",
         message=message,
         blocking=explain.blocking,
         count_without=explain.count_without,
-        choices=[choice],
+        choices=[Choice(label=f"without {said}", filters=again, count=explain.count_without)],
     )
 
 
@@ -42,7 +55,7 @@ def unclear(question: str, evidence: Sequence[Evidence]) -> Clarification:
 def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Explain | None) -> str:
     """Says that the documents do not answer, and what was searched."""
     if explain is None:
-        return "No search could finish within the deadline, so nothing is known about this question yet."
+        return "No search could finish within the deadline, so that nothing is known about this question yet."
     where = f"bucket{'s' if len(buckets) > 1 else ''} {', '.join(buckets)}" if buckets else "all buckets"
     tried = "; ".join(f"'{query}'" for query in queries)
     return (

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from assay.schemas import Citation, Degraded, Filter, Usage
 
@@ -180,12 +180,15 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``query`` is the standalone question; ``variants`` differ from it and from each other; ``sub_questions`` may be empty."""
+    """``query`` is the standalone question; ``variants`` differ from it and from each other; ``sub_questions`` may be empty.
+
+    ``fault``: what of the model's plan could not be used; the question itself then stands in its place."""
 
     query: str
     variants: tuple[str, ...] = ()
     sub_questions: tuple[str, ...] = ()
     usage: Usage = Usage()
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +263,6 @@ class GenerateRequest:
     evidence: tuple[Evidence, ...]
     style: Literal["extract", "prose"]
     answer_tokens: int
-    history: tuple[Message, ...] = ()
     request_id: str = ""
 
 
@@ -291,6 +293,3 @@ class Verified:
     text: str
     support: float
     citations: tuple[Citation, ...]
-
-
-JsonDict = dict[str, Any]

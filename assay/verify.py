@@ -1,8 +1,10 @@
 """Nothing unverified is shown: each drafted sentence is held against the passages that it cites, re-cited or dropped.
 
-A sentence's support is the share of its content words that stand in the cited passage; a verbatim quote has all of them.
+A sentence's support is the share of its content words that stand in the quote which it cites, and nothing where a number, a
+name or a negation is not the quote's; a verbatim quote has all of it.
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +14,10 @@ from assay.types import Chunk, Draft, Evidence, Verified
 
 # [E1], [1], [1, 2], [E1-E3], [[3]], [ 4 ] and the full-width brackets that some models write.
 _MARKER = re.compile(r"[\[【]{1,2}\s*(E?\d+(?:\s*(?:,|;|-|–)\s*E?\d+)*)\s*[\]】]{1,2}")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_NEGATION = re.compile(
+    r"\b(?:not?|never|none|nobody|nothing|neither|nor|cannot|without)\b|n['\u2019]t\b", re.IGNORECASE
+)
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 
 
@@ -53,10 +59,29 @@ def coverage(claim: str, passage: str) -> float:
     return len(wanted & set(terms(passage))) / len(wanted) if wanted else 0.0
 
 
-def best_quote(claim: str, chunk: Chunk) -> tuple[int, int]:
-    """Span, in the chunk's text, of its sentence that covers most of the claim; the shortest of equals."""
-    spans = sentences(chunk.text) or [(0, len(chunk.text))]
-    return max(spans, key=lambda span: (coverage(claim, chunk.text[slice(*span)]), span[0] - span[1]))
+def contradicts(claim: str, quote: str) -> bool:
+    """Whether the claim has a number or a name that the quote lacks, or only one of the two has a negation.
+
+    Words alone would let "port 9999" stand on a source that says 7441, and "does support" on "does not support".
+    """
+    numbers = set(_NUMBER.findall(claim)) - set(_NUMBER.findall(quote))
+    named = [word for word in claim.split()[1:] if word[:1].isupper()]  # the first word has its capital anyway
+    known = set(terms(quote))
+    strange = [word for word in named if (stems := set(terms(word))) and not stems <= known]
+    return bool(numbers or strange) or bool(_NEGATION.search(claim)) != bool(_NEGATION.search(quote))
+
+
+def support(claim: str, quote: str) -> float:
+    """How far the quote bears the claim, in [0, 1]: its words' coverage, and nothing where it contradicts it."""
+    return 0.0 if contradicts(claim, quote) else coverage(claim, quote)
+
+
+def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
+    """Support and span, in the chunk's text, of the sentence, or two in a row, that bear most of the claim."""
+    alone = sentences(chunk.text) or [(0, len(chunk.text))]
+    pairs = [(start, end) for (start, _), (_, end) in itertools.pairwise(alone)]
+    rated = [(support(claim, chunk.text[slice(*span)]), span) for span in (*alone, *pairs)]
+    return max(rated, key=lambda r: (r[0], r[1][0] - r[1][1]))
 
 
 class Verifier:
@@ -74,19 +99,20 @@ class Verifier:
             chunk = self._evidence[cited[0]].hit.chunk
             if chunk.text[slice(*draft.quote_span)] == draft.text:
                 return Verified(draft.text, 1.0, (self._cite(cited[0], draft.quote_span),))
-        support, slots = self._supported(draft.text, cited)
-        if support < self._min_support:
+        slots = self._bearing(draft.text, cited)
+        if not slots:
             return None
-        spans = {slot: best_quote(draft.text, self._evidence[slot].hit.chunk) for slot in slots}
-        return Verified(draft.text, support, tuple(self._cite(slot, span) for slot, span in spans.items()))
+        citations = tuple(self._cite(slot, span) for slot, (_, span) in slots.items())
+        return Verified(draft.text, max(borne for borne, _ in slots.values()), citations)
 
-    def _supported(self, text: str, cited: Sequence[str]) -> tuple[float, list[str]]:
-        """The cited slots that support the text; where none does, the one that supports it best (it is re-cited)."""
-        support = {slot: coverage(text, e.hit.chunk.text) for slot, e in self._evidence.items()}
-        good = [slot for slot in cited if support[slot] >= self._min_support]
-        if not good and support:
-            good = [max(support, key=lambda slot: support[slot])]
-        return max((support[slot] for slot in good), default=0.0), good
+    def _bearing(self, text: str, cited: Sequence[str]) -> dict[str, tuple[float, tuple[int, int]]]:
+        """The cited slots whose quote bears the text well enough; where none does, the best other one (it is re-cited)."""
+        quotes = {slot: best_quote(text, e.hit.chunk) for slot, e in self._evidence.items()}
+        good = {slot: quotes[slot] for slot in cited if quotes[slot][0] >= self._min_support}
+        if good or not quotes:
+            return good
+        slot = max(quotes, key=lambda s: quotes[s][0])
+        return {slot: quotes[slot]} if quotes[slot][0] >= self._min_support else {}
 
     def _cite(self, slot: str, span: tuple[int, int]) -> Citation:
         chunk = self._evidence[slot].hit.chunk

@@ -129,10 +129,11 @@ async def measure(cases: Sequence[Case]) -> list[dict[str, float]]:
 def fit(cases: Sequence[Case], measured: Sequence[dict[str, float]]) -> tuple[list[Row], dict[str, Any]]:
     x = np.array([[m[name] for name in NAMES] for m in measured])
     y = np.array([case.enough for case in cases])
-    means = x.mean(0)
+    means, scale = x.mean(0), x.std(0)
+    z = (x - means) / scale
     groups = np.unique([case.question for case in cases], return_inverse=True)[1]
     model = LogisticRegression(C=1.0, class_weight="balanced")
-    p = cross_val_predict(model, x - means, y, groups=groups, cv=GroupKFold(5), method="predict_proba")[:, 1]
+    p = cross_val_predict(model, z, y, groups=groups, cv=GroupKFold(5), method="predict_proba")[:, 1]
     rows = [Row("all cases, cross-validated: AUC", roc_auc_score(y, p), "auc")]
     rows.append(Row("all cases, cross-validated: Brier score", brier_score_loss(y, p), "score"))
     tasks = np.array([case.task for case in cases])
@@ -146,8 +147,8 @@ def fit(cases: Sequence[Case], measured: Sequence[dict[str, float]]) -> tuple[li
     for threshold in (0.15, 0.2, 0.25, 0.3, 0.4, 0.5):
         rows.append(Row(f"elsewhere: share below {threshold}", float((away < threshold).mean()), "share"))
         rows.append(Row(f"enough: share below {threshold}", float((p[y] < threshold).mean()), "share"))
-    model.fit(x - means, y)
-    weights = {name: round(float(w), 3) for name, w in zip(NAMES, model.coef_[0], strict=True)}
+    model.fit(z, y)
+    weights = {name: round(float(w), 3) for name, w in zip(NAMES, model.coef_[0] / scale, strict=True)}
     fitted = {
         "intercept": round(float(model.intercept_[0]), 3),
         "weights": weights,

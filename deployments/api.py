@@ -6,6 +6,7 @@ Plain FastAPI, no ray: the ingress binds it to Serve, and tests run it in-proces
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
@@ -31,6 +32,7 @@ from deployments.sse import QuestionResponse, Slots, while_connected
 log = logging.getLogger("assay.api")
 
 READY_TIMEOUT_S = 5
+QUIET = ("/healthz", "/readyz")  # asked every few seconds by whoever watches; the log is for what people do
 
 _SANE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -155,23 +157,31 @@ class Guard:
             return
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        started = False
+        started, begun, status = False, time.perf_counter(), 0
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
+            nonlocal started, status
             if message["type"] == "http.response.start":
-                started = True
+                started, status = True, message["status"]
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
         try:
             await self.app(scope, receive, send_with_id)
         except ClientDisconnect:
-            log.info("%s the client went away", request_id)
+            log.info("the client went away", extra={"question_id": request_id})
         except Exception as fault:  # noqa: BLE001 - the last one before the server, whose own 500 would have no id
             body = _internal(fault, request_id)
             if not started:
                 await response_of(body)(scope, receive, send_with_id)
+        finally:
+            if scope["path"] not in QUIET:
+                told = {"method": scope["method"], "path": scope["path"], "status": status}
+                log.info("request", extra={**told, "question_id": request_id, "ms": _ms_since(begun)})
+
+
+def _ms_since(begun: float) -> float:
+    return round(1000 * (time.perf_counter() - begun), 1)
 
 
 def _request_id(scope: Scope) -> str:

@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 
 from assay import loop
 from assay.config import AppConfig
-from assay.errors import AssayError, by_code
+from assay.errors import AssayError, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.hits import search
 from assay.run import Stages
@@ -25,7 +25,7 @@ from deployments.remote import (
     count_hops,
     reply,
 )
-from deployments.telemetry import Telemetry
+from deployments.telemetry import Telemetry, adopt_logs
 
 # A stage that cannot say so within this is not ready.
 READY_S = 3.0
@@ -41,6 +41,7 @@ class Driver:
         reranker: DeploymentHandle,
         generator: DeploymentHandle,
     ) -> None:
+        adopt_logs()
         self._config = config
         self._stages = Stages(
             expander := RemoteExpander("expander", expander),
@@ -61,8 +62,10 @@ class Driver:
                         event = _with_hops(event, hops)
                     question.observe(event)
                     yield event
-        finally:
-            question.close()
+        except BaseException as error:
+            question.close(error)
+            raise
+        question.close()
 
     async def ask(self, request: AskRequest, request_id: str) -> Reply[AskResponse]:
         return await reply(self._ask(request, request_id))
@@ -73,7 +76,7 @@ class Driver:
                 if isinstance(event, CompletedEvent):
                     return event.response
                 if isinstance(event, ErrorEvent):
-                    raise by_code(event.error.code)(event.error.message, event.error.field, tuple(event.error.allowed))
+                    raise of_code(event.error.code, event.error.message, event.error.field, tuple(event.error.allowed))
         raise AssertionError("the loop ended without its last event")
 
     async def search(self, request: SearchRequest, request_id: str) -> Reply[SearchResponse]:

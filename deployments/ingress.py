@@ -5,6 +5,7 @@ from contextlib import aclosing
 from typing import Any
 
 from ray import serve
+from ray.serve.context import _get_serve_request_context
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
@@ -14,6 +15,7 @@ from assay.events import Event
 from assay.schemas import AskRequest, AskResponse, SearchRequest, SearchResponse
 from deployments.api import make_api
 from deployments.remote import RemoteDriver
+from deployments.telemetry import adopt_logs
 
 
 @serve.deployment(max_ongoing_requests=256)
@@ -22,6 +24,7 @@ class Ingress:
     """``serve.get_app_handle("assay")`` reaches ``ask``, ``stream`` and ``search``; the HTTP app is built in each replica."""
 
     def __init__(self, config: IngressConfig, driver: DeploymentHandle) -> None:
+        adopt_logs()
         self._config = config
         self._driver = RemoteDriver("driver", driver)
 
@@ -58,4 +61,5 @@ class _OneRequestId:
 
 
 def _request_id() -> str:
-    return f"req_{ULID()}"
+    """Serve's own id of this call, so that the log lines of every stage and the answer have the same one."""
+    return _get_serve_request_context().request_id or f"req_{ULID()}"

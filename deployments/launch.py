@@ -40,7 +40,7 @@ PACKAGES = {
 }
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")
 BUCKET = "assay-docs"
-QUESTION = "Which part of the project may import ray?"
+QUESTION = "What is the risk of the CPU build of vLLM?"
 START_S = 600
 DISK_GB = 2.0
 MEMORY_GB = 4.0
@@ -122,6 +122,8 @@ def _launch(options: argparse.Namespace, clock: Clock) -> int:
                     graph.wait_ready(START_S, Announcer(clock))
                 for warning in graph.warnings:
                     clock.say(f"but: {warning}")
+                if graph.warnings:
+                    clock.say(f"ingest with: {_python()} -m assay ingest PATH... --index {config.app.index.uri}")
                 if options.demo:
                     code = _ask(graph.url, options.question, clock)
                 else:
@@ -171,6 +173,12 @@ def _until_it_ends(graph: "LocalGraph", clock: Clock) -> int:
             clock.say(said.replace("\n", " ")[:500] or "healthy again")
     clock.say(f"serve ended by itself; its log: {graph.log}")
     return 1
+
+
+def _python() -> str:
+    """This interpreter, as one would type it here."""
+    path = Path(sys.executable)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _assay(*words: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from fastapi import Response
 from pydantic import BaseModel, ValidationError
 
-from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownField
+from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownField, kind_of, of_code
 from assay.schemas import And, ErrorBody, ErrorResponse, Not, Or, Predicate, Shape
 
 log = logging.getLogger("assay.api")
@@ -22,16 +22,16 @@ RETRY_AFTER_S = 2
 
 # What a fault means, for when its own words must stay inside.
 _MEANING = {
+    "stage_fault": "A part of the search failed; its log names this request_id.",
     "internal": "Something went wrong on the server's side; its log names this request_id.",
     "bad_model_output": "The model's output could not be used.",
-    "item_too_long": "A passage does not fit the model.",
     "index_fault": "The index cannot be used; the server's log says why.",
     "setup": "The server is not set up completely; its log says what is missing.",
     "overloaded": "Too many requests are in progress; try again in a moment.",
     "stage_unavailable": "A part of the search is not available; try again in a moment.",
     "stage_timeout": "A part of the search took too long.",
 }
-_ALWAYS_INSIDE = {"internal", "bad_model_output", "item_too_long"}
+_ALWAYS_INSIDE = {"internal", "stage_fault", "bad_model_output"}
 _REVEALING = re.compile(r"(?:^|[^\w/])~?/[\w.@-]+/|[A-Za-z]:\\|Traceback|\n|0x[0-9a-f]{6}")
 
 _TAGS: dict[str, type[Shape]] = {shape.__name__: shape for shape in (Predicate, And, Or, Not)}
@@ -69,18 +69,6 @@ class MethodNotAllowed(AssayError):
     status = 405
 
 
-def _kinds(root: type[AssayError] = AssayError) -> Iterator[type[AssayError]]:
-    yield root
-    for kind in root.__subclasses__():
-        yield from _kinds(kind)
-
-
-def kind_of(code: str) -> type[AssayError]:
-    """The class of a stable code, if it is made like its base; an unknown code is a fault of ours."""
-    alike = (kind for kind in _kinds() if kind.__init__ is AssayError.__init__)
-    return next((kind for kind in alike if kind.code == code), AssayError)
-
-
 def public_text(text: str, otherwise: str) -> str:
     return otherwise if len(text) > 400 or _REVEALING.search(text) else text
 
@@ -89,7 +77,8 @@ def body_of(fault: AssayError, request_id: str) -> ErrorBody:
     """What the client may read about a fault; a 5xx is logged here with its words, and a bug with its stack."""
     message = fault.message
     if fault.status >= 500:
-        log.error("%s %s: %s", request_id, fault.code, message, exc_info=fault if fault.status == 500 else None)
+        stack = fault if fault.status == 500 else None
+        log.error("%s: %s", fault.code, message, exc_info=stack, extra={"question_id": request_id})
         meaning = _MEANING.get(fault.code, _MEANING["internal"])
         message = meaning if fault.code in _ALWAYS_INSIDE else public_text(message, meaning)
     return ErrorBody(
@@ -99,7 +88,7 @@ def body_of(fault: AssayError, request_id: str) -> ErrorBody:
 
 def censored(body: ErrorBody, request_id: str) -> ErrorBody:
     """The driver's own error event, under the same rule."""
-    return body_of(kind_of(body.code)(body.message, body.field, tuple(body.allowed)), request_id)
+    return body_of(of_code(body.code, body.message, body.field, tuple(body.allowed)), request_id)
 
 
 def response_of(body: ErrorBody, headers: dict[str, str] | None = None) -> Response:

@@ -4,6 +4,7 @@ Values travel between stages, never responses: a chained response can deadlock b
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextvars import ContextVar
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import (
     BackPressureError,
-    DeploymentUnavailableError,
     RayServeException,
     ReplicaUnavailableError,
     RequestCancelledError,
@@ -24,10 +24,11 @@ from ray.serve.handle import DeploymentHandle
 
 from assay import schemas as s
 from assay import types as t
-from assay.errors import Overloaded, StageUnavailable
+from assay.errors import AssayError, Overloaded, StageFault, StageUnavailable
 from assay.events import Event
 
 T = TypeVar("T")
+log = logging.getLogger("ray.serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +65,39 @@ def count_hops() -> Hops:
     return hops
 
 
-def translated(stage: str, error: BaseException) -> BaseException:
-    """The ``AssayError`` for what Ray raised. A fault of our own code in a replica stays what it is: a bug, not a fallback."""
+def translated(stage: str, error: Exception) -> BaseException:
+    """The ``AssayError`` for what Ray raised. A bug in a stage is logged here, and met by the stage's fallback."""
     if isinstance(error, RayTaskError):
-        return error.cause if isinstance(error.cause, BaseException) else error
+        if isinstance(error.cause, AssayError):
+            return error.cause
+        log.error("%s failed", stage, exc_info=error)
+        return StageFault(f"{stage} failed: {type(error.cause).__name__}")
     if isinstance(error, BackPressureError):
         return Overloaded(f"{stage} is at its queue limit; try again shortly.")
-    if isinstance(error, RequestCancelledError):
+    task = asyncio.current_task()
+    if isinstance(error, RequestCancelledError) and task is not None and task.cancelling():
         return asyncio.CancelledError()
-    if isinstance(
-        error, (RayActorError, DeploymentUnavailableError, ReplicaUnavailableError, RayServeException, RayError)
-    ):
-        return StageUnavailable(f"{stage} is not available: {type(error).__name__}")
-    return error
+    return StageUnavailable(f"{stage} is not available: {type(error).__name__}")
 
 
 class _Remote:
-    """Calls of one deployment. All unary calls are idempotent, so that one that met a dying replica is sent once more."""
+    """Calls of one deployment."""
 
     def __init__(self, stage: str, handle: DeploymentHandle) -> None:
         self._stage, self._handle = stage, handle
 
-    async def _call(self, method: str, *args: Any) -> Any:
+    async def _call(self, method: str, *args: Any, again: bool = True) -> Any:
+        """All unary calls are idempotent: one whose replica died is sent once more. What a living replica says stands."""
         try:
             return await self._once(method, *args)
-        except StageUnavailable:
-            return await self._once(method, *args)
+        except RayTaskError as error:
+            raise translated(self._stage, error) from None
+        except (RayActorError, ReplicaUnavailableError) as lost:
+            if not again:
+                raise translated(self._stage, lost) from None
+        except (RayError, RayServeException) as error:
+            raise translated(self._stage, error) from None
+        return await self._call(method, *args, again=False)
 
     async def _once(self, method: str, *args: Any) -> Any:
         start = time.perf_counter()
@@ -99,8 +107,6 @@ class _Remote:
         except asyncio.CancelledError:
             response.cancel()
             raise
-        except (RayError, RayServeException) as error:
-            raise translated(self._stage, error) from None
         if (hops := _HOPS.get()) is not None:
             hops.ms.append(1000 * (time.perf_counter() - start - answer.seconds))
         return answer.value
@@ -146,9 +152,6 @@ class RemoteRetriever(_Remote):
     async def search(self, query: t.SearchQuery) -> t.SearchResult:
         return await self._call("search", query)  # type: ignore[no-any-return]
 
-    async def buckets(self) -> tuple[t.BucketInfo, ...]:
-        return await self._call("buckets")  # type: ignore[no-any-return]
-
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return await self._call("embed", tuple(texts))  # type: ignore[no-any-return]
 
@@ -177,7 +180,7 @@ class RemoteDriver(_Remote):
         return self._stream("stream", request, request_id)
 
     async def ask(self, request: s.AskRequest, request_id: str) -> s.AskResponse:
-        return await self._once("ask", request, request_id)  # type: ignore[no-any-return]
+        return await self._call("ask", request, request_id, again=False)  # type: ignore[no-any-return]
 
     async def search(self, request: s.SearchRequest, request_id: str) -> s.SearchResponse:
         return await self._call("search", request, request_id)  # type: ignore[no-any-return]

@@ -11,8 +11,9 @@ from ray import serve
 from assay.config import IndexConfig, RetrieverConfig
 from assay.index.embed import SentenceEmbedder
 from assay.retrieve import LocalRetriever
-from assay.types import BucketInfo, SearchQuery, SearchResult
+from assay.types import SearchQuery, SearchResult
 from deployments.remote import Reply, reply
+from deployments.telemetry import adopt_logs
 
 log = logging.getLogger("ray.serve")
 
@@ -22,6 +23,7 @@ class Retriever:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, index: IndexConfig, config: RetrieverConfig, embedder: str
     ) -> None:
+        adopt_logs()
         self._poll_s = index.poll_s
         self._retriever = await asyncio.to_thread(self._load, index, config, embedder)
         self._polling = asyncio.create_task(self._poll())
@@ -45,9 +47,6 @@ class Retriever:
 
     async def embed(self, texts: Sequence[str]) -> Reply[NDArray[np.float32]]:
         return await reply(self._retriever.embed(texts))
-
-    async def buckets(self) -> Reply[tuple[BucketInfo, ...]]:
-        return await reply(self._retriever.buckets())
 
     async def index_state(self) -> Reply[tuple[str | None, tuple[str, ...]]]:
         """``index_version``, and what is wrong with the index; a version of None means that nothing can be searched."""

@@ -11,6 +11,7 @@ from ray.serve.metrics import Counter, Histogram
 
 from assay import events as ev
 from assay.config import TelemetryConfig
+from assay.errors import AssayError
 from assay.schemas import AskResponse
 
 logger = logging.getLogger("ray.serve")
@@ -21,6 +22,13 @@ LOGGED = {"status", "terminated_by", "rounds", "usage", "timings_ms", "index_ver
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120]
 COUNTS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
 SCORES = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95]
+
+
+def adopt_logs() -> None:
+    """What ``assay`` logs in this replica goes where Serve's own lines go: as JSON, with the request's id."""
+    ours, serves = logging.getLogger("assay"), logging.getLogger("ray.serve")
+    ours.handlers, ours.propagate = serves.handlers, False
+    ours.setLevel(logging.INFO)
 
 
 class Telemetry:
@@ -55,10 +63,10 @@ class Telemetry:
             case ev.CompletedEvent():
                 self._completed(event.response)
             case ev.ErrorEvent():
-                self._ends.inc(tags={"terminated_by": "failed"})
+                self.ended("failed")
 
     def _completed(self, response: AskResponse) -> None:
-        self._ends.inc(tags={"terminated_by": response.terminated_by})
+        self.ended(response.terminated_by)
         for stage, ms in response.timings_ms.items():
             self._stage.observe(ms / 1000, tags={"stage": stage})
         usage = response.usage
@@ -68,8 +76,8 @@ class Telemetry:
             if tokens := getattr(usage, f"{kind}_tokens"):
                 self._tokens.inc(tokens, tags={"kind": kind})
 
-    def cancelled(self) -> None:
-        self._ends.inc(tags={"terminated_by": "cancelled"})
+    def ended(self, terminated_by: str) -> None:
+        self._ends.inc(tags={"terminated_by": terminated_by})
 
 
 class Question:
@@ -88,20 +96,28 @@ class Question:
         if self._spans and isinstance(event, ev.StatusEvent):
             self._spans.enter(event.state, event.round)
 
-    def close(self) -> None:
+    def close(self, ended_by: BaseException | None = None) -> None:
         if self._spans:
             self._spans.close()
+        if isinstance(ended_by, AssayError):
+            self._telemetry.ended("refused")
+            self._log(logging.INFO, "refused", code=ended_by.code, field=ended_by.field)
+            return
+        if isinstance(ended_by, Exception):
+            self._telemetry.ended("failed")
+            self._log(logging.ERROR, "failed", code="internal")
+            return
         match self._last:
             case ev.CompletedEvent(response=response):
                 self._log(logging.INFO, "answer", **response.model_dump(include=LOGGED))
             case ev.ErrorEvent(error=error):
                 self._log(logging.ERROR, "failed", code=error.code)
             case _:
-                self._telemetry.cancelled()
+                self._telemetry.ended("cancelled")
                 self._log(logging.INFO, "cancelled")
 
     def _log(self, level: int, event: str, **fields: Any) -> None:
-        logger.log(level, event, extra={"question": self._id, **fields})
+        logger.log(level, event, extra={"question_id": self._id, **fields})
 
 
 class Spans:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from assay.schemas import Usage
 from assay.text import content_terms, terms
 from assay.types import (
-    BucketInfo,
     Chunk,
     Completion,
     CompletionRequest,
@@ -154,6 +153,3 @@ class ListRetriever:
     def _score(self, query: SearchQuery, c: Chunk) -> float:
         words = {term for q in query.queries for term in content_terms(q)}
         return len(words & set(terms(f"{c.title} {c.text}"))) / max(1, len(words))
-
-    async def buckets(self) -> tuple[BucketInfo, ...]:
-        return (BucketInfo("docs", len(self.chunks), len(self.chunks)),)

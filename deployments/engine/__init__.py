@@ -20,7 +20,8 @@ def build_engine(name: str, config: EngineConfig, model_path: str) -> Applicatio
 
 
 def _options(config: EngineConfig) -> dict[str, Any]:
-    """Serve options; the bundles are those that ``ray.serve.llm`` would compute, without importing it to do so."""
+    """Serve options, with the bundles and the share of a GPU that ``ray.serve.llm`` would take from ``LLMConfig``: it
+    reads them where the app is built, and would be imported there to do so."""
     if config.min_replicas == config.max_replicas:
         replicas: dict[str, Any] = {"num_replicas": config.max_replicas}
     else:
@@ -30,19 +31,34 @@ def _options(config: EngineConfig) -> dict[str, Any]:
             "target_ongoing_requests": config.target_ongoing_requests,
         }
         replicas = {"autoscaling_config": autoscaling}
-    worker: dict[str, float] = {"GPU": _gpu_share(config)} if config.device == "gpu" else {}
-    if config.accelerator_type:
-        worker[f"accelerator_type:{config.accelerator_type}"] = 0.001
-    bundles = [{"CPU": 1.0, **worker}, *([worker or {"CPU": 1.0}] * (config.tensor_parallel - 1))]
     return {
         **replicas,
         "max_ongoing_requests": config.max_ongoing_requests,
+        "max_queued_requests": config.max_ongoing_requests,  # of each caller; a longer queue would outlast its deadlines
         "health_check_period_s": HEALTH_PERIOD_S,
         "health_check_timeout_s": config.health_timeout_s + 5,
         "graceful_shutdown_timeout_s": 10,
-        "ray_actor_options": {"num_cpus": 1},
-        "placement_group_bundles": bundles,
-        "placement_group_strategy": "PACK",
+        **_placement(config),
+    }
+
+
+def _placement(config: EngineConfig) -> dict[str, Any]:
+    """Where a replica runs, and its workers beside it: all in one node, for tensor parallelism talks at every layer.
+
+    vLLM's workers are Ray actors of their own, started by the engine's process. Each asks for a whole GPU unless the
+    environment says otherwise, and one that asked for more than its bundle has would wait for ever.
+    """
+    worker: dict[str, float] = {}
+    actor: dict[str, Any] = {"num_cpus": 1}
+    if config.device == "gpu":
+        worker["GPU"] = _gpu_share(config)
+        actor["runtime_env"] = {"env_vars": {"VLLM_RAY_PER_WORKER_GPUS": str(worker["GPU"])}}
+    if config.accelerator_type:
+        worker[f"accelerator_type:{config.accelerator_type}"] = 0.001
+    return {
+        "ray_actor_options": actor,
+        "placement_group_bundles": [{"CPU": 1.0, **worker}, *([worker or {"CPU": 1.0}] * (config.tensor_parallel - 1))],
+        "placement_group_strategy": "STRICT_PACK",
     }
 
 

@@ -1,13 +1,28 @@
 """The generator's two styles: verbatim sentences chosen by two measures, and prose that cites only its slots."""
 
+import math
 import re
+from collections.abc import AsyncGenerator, Sequence
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from assay.config import GeneratorConfig
 from assay.errors import BadModelOutput, StageUnavailable
 from assay.generate import NOT_FOUND, ExtractGenerator, ProseGenerator, candidates, prose_regex
-from assay.types import CompletionRequest, Evidence, GenerateEvent, GenerateRequest, Hit
+from assay.schemas import Usage
+from assay.types import (
+    CompletionRequest,
+    Delta,
+    Evidence,
+    GenerateEvent,
+    GenerateRequest,
+    Hit,
+    ItemScore,
+    ScoreRequest,
+    Scores,
+)
 from tests.fakes import BagEmbedder, ScriptedLLM, WordTokenizer, chunk
 
 pytestmark = pytest.mark.anyio
@@ -110,3 +125,59 @@ async def test_prose_shows_the_model_only_what_fits() -> None:
     await drain(ProseGenerator(llm, WordTokenizer(), config), request("word " * 200, SUN, style="prose"))
     shown = llm.history[0].messages[-1].content  # type: ignore[union-attr]
     assert WordTokenizer().count(shown) < 80 and "[E2]" not in shown
+
+
+class Ends(ScriptedLLM):
+    """A model whose stream ends as it is told to."""
+
+    def __init__(self, said: str, reason: str | None) -> None:
+        super().__init__(said)
+        self._reason = reason
+
+    async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta]:
+        yield Delta(self._next(request))
+        if self._reason:
+            yield Delta(finish_reason=self._reason, usage=Usage(llm_calls=1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reason", ["abort", None, "length"])
+async def test_prose_that_breaks_off_is_a_fault_not_an_absence(reason: str | None) -> None:
+    generator = ProseGenerator(Ends("The Moon's", reason), WordTokenizer(), GeneratorConfig())
+    with pytest.raises(BadModelOutput, match="did not finish"):
+        await drain(generator, request(TIDES, style="prose"))
+
+
+async def test_prose_cut_off_after_a_sentence_says_so() -> None:
+    generator = ProseGenerator(Ends("The Moon causes tides [E1]. The Su", "length"), WordTokenizer(), GeneratorConfig())
+    events = await drain(generator, request(TIDES, style="prose"))
+    assert sum(event.draft is not None for event in events) == 1
+    assert any(event.degraded is not None for event in events)
+
+
+class DownEmbedder(BagEmbedder):
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise StageUnavailable("retriever is not available")
+
+
+async def test_extract_without_the_embedder_goes_on_by_likelihood() -> None:
+    generator = ExtractGenerator(ScriptedLLM(), DownEmbedder(), WordTokenizer(), GeneratorConfig())
+    events = await drain(generator, request(SUN, TIDES))
+    assert events[0].degraded is not None and events[0].degraded.fallback == "question likelihood alone"
+    assert events[1].draft is not None and "tides" in events[1].draft.text
+
+
+async def test_extract_without_either_measure_is_a_fault() -> None:
+    llm = ScriptedLLM()
+    llm.score_fault = StageUnavailable("small is not available")
+    with pytest.raises(StageUnavailable):
+        await drain(ExtractGenerator(llm, DownEmbedder(), WordTokenizer(), GeneratorConfig()), request(TIDES))
+
+
+async def test_extract_counts_the_sentences_that_could_not_be_scored() -> None:
+    class SomeFaults(ScriptedLLM):
+        async def score(self, request: ScoreRequest) -> Scores:
+            scores = await super().score(request)
+            return Scores((ItemScore(math.nan, 0, "too long"), *scores.items[1:]), scores.usage)
+
+    events = await drain(extract(SomeFaults()), request(SUN, TIDES))
+    assert events[0].degraded is not None and events[0].degraded.reason.startswith("1 of ")

@@ -222,9 +222,19 @@ async def test_a_hung_reranker_leaves_the_fused_order() -> None:
     assert "timeout" in response.degraded[0].reason and response.degraded[0].fallback.startswith("fused order")
 
 
-async def test_a_failed_grade_counts_as_enough_and_says_so() -> None:
-    response = await Bench(StageUnavailable("reranker is not available")).ask()
+async def test_a_failed_grade_is_measured_by_the_driver() -> None:
+    bench = Bench(StageUnavailable("reranker is not available"))
+    response = await bench.ask()
     assert response.status == "answered" and stages_of(response) == ["reranker"]
+    assert "itself" in response.degraded[0].fallback
+    bench = Bench(StageUnavailable("reranker is not available"))
+    assert (await bench.ask("Who painted the ocean ceiling of the Sistine Chapel?")).status == "no_evidence"
+
+
+@pytest.mark.parametrize("mode", ["pipeline", "agentic"])
+async def test_no_mode_answers_what_the_evidence_does_not_hold(mode: str) -> None:
+    response = await Bench().ask("Who painted the ocean ceiling of the Sistine Chapel?", mode=mode)
+    assert (response.status, response.citations) == ("no_evidence", [])
 
 
 async def test_a_dead_engine_still_quotes_the_top_passage() -> None:
@@ -256,7 +266,7 @@ async def test_a_generator_without_its_model_goes_on_by_similarity() -> None:
 
 async def test_the_first_search_failing_is_an_error_and_a_later_one_a_fallback() -> None:
     bench = Bench(more("Phobos Mars"))
-    bench.retriever.faults.extend([None, StageUnavailable("down"), StageUnavailable("down")])
+    bench.retriever.faults.extend([StageUnavailable("down"), StageUnavailable("down")])
     last = (await bench.events())[-1]
     assert isinstance(last, ErrorEvent) and last.error.code == "stage_unavailable"
 
@@ -266,21 +276,101 @@ async def test_the_first_search_failing_is_an_error_and_a_later_one_a_fallback()
     assert response.status == "answered" and stages_of(response) == ["retriever"]
 
 
-async def test_past_the_deadline_the_result_is_partial() -> None:
+class Clock:
     now = 0.0
-    bench = Bench(ENOUGH)
-    budget = Budget(3, 6, 30, 400, 5, clock=lambda: now)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_past_the_deadline_the_result_is_partial() -> None:
+    """A planner that eats the time: what the first hop found is still used, and nothing says that nothing is known."""
+    clock, bench = Clock(), Bench(ENOUGH)
 
     class Slow:
         async def plan(self, request: PlanRequest) -> Plan:
-            nonlocal now
-            now = 26.0
+            clock.now = 26.0
             return Plan(query=request.question)
 
     bench.expander = Slow()
-    response = await bench.ask(budget=budget)
+    bench.judge.hang = True
+    response = await bench.ask(budget=Budget(3, 6, 30, 400, 5, clock=clock))
+    assert (response.status, response.terminated_by, response.rounds) == ("partial", "deadline", 1)
+    assert response.citations and "reranker" in stages_of(response)
+
+
+async def test_a_hung_first_search_past_the_deadline_says_so() -> None:
+    bench = Bench(ENOUGH)
+
+    class Hung(ListRetriever):
+        async def search(self, query: SearchQuery) -> SearchResult:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    bench.retriever = Hung()
+    response = await bench.ask(budget=Budget(3, 6, 0.3, 400, 0.1))
     assert (response.status, response.terminated_by, response.rounds) == ("partial", "deadline", 0)
-    assert response.answer is not None and "deadline" in response.answer.text
+    assert response.answer is not None and "No search could finish" in response.answer.text
+
+
+async def test_variants_that_fail_leave_what_the_question_found() -> None:
+    bench = Bench(ENOUGH)
+    bench.retriever.faults.extend([None, StageUnavailable("down")])
+    response = await bench.ask()
+    assert response.status == "answered" and stages_of(response) == ["retriever"]
+    assert response.degraded[0].fallback == "what the question alone found"
+
+
+async def test_a_failed_later_round_still_names_what_was_searched() -> None:
+    weak = Grade(p_enough=0.1, p_more=0.85, p_clarify=0.05, features={}, follow_up="Sistine ocean")
+    bench = Bench(weak)
+    bench.retriever.faults.extend([None, None, StageUnavailable("down")])
+    response = await bench.ask("Who painted the ocean ceiling?")
+    assert response.status == "no_evidence" and response.answer is not None
+    assert "3 passages" in response.answer.text and "deadline" not in response.answer.text
+
+
+async def test_one_large_document_can_fill_the_evidence_but_not_crowd_out_others() -> None:
+    pages = [chunk(n, f"The ocean tides fact number{n} is told here.", "Manual") for n in range(1, 9)]
+    response = await Bench(ENOUGH, chunks=tuple(pages)).ask(include=["evidence"])
+    assert response.evidence is not None and len(response.evidence) == 8
+    bench = Bench(ENOUGH, chunks=(*pages, MOON))
+    response = await bench.ask(include=["evidence"])
+    assert response.evidence is not None
+    assert "Moon" in [e.title for e in response.evidence][: bench.config.loop.per_document + 1]
+
+
+async def test_a_follow_up_question_is_searched_as_it_was_rewritten() -> None:
+    bench = Bench(ENOUGH, plan='{"query": "When do the ocean tides rise?", "variants": ["ocean tides hour"]}')
+    history = [
+        {"role": "user", "content": "Tell me about ocean tides."},
+        {"role": "assistant", "content": "They rise."},
+    ]
+    response = await bench.ask("When do they rise?", history=history)
+    assert response.status == "answered"
+    assert bench.retriever.history[-1].queries[:2] == ("When do the ocean tides rise?", "When do they rise?")
+
+
+async def test_top_k_is_bounded_by_the_config() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await Bench().ask(top_k=100)
+    assert caught.value.field == "top_k"
+
+
+async def test_a_clarifications_choice_can_be_sent_back() -> None:
+    bench = Bench()
+    page, title = {"field": "page", "op": ">", "value": 900}, {"field": "title", "op": "=", "value": "Moon"}
+    bench.retriever.explain = Explain(0, 3, {}, Predicate.model_validate(page), 3)
+    bench.retriever.chunks = ()
+    response = await bench.ask(filters={"and": [page, title]})
+    assert response.clarification is not None
+    assert response.clarification.choices[0].filters == title
+    again = {"question": "x", "filters": response.clarification.choices[0].filters}
+    assert AskRequest.model_validate(again).filters is not None
+    bench.llm.enqueue(PLAN)
+    response = await bench.ask(filters=page)
+    assert response.clarification is not None and response.clarification.choices[0].filters == {}
+    assert AskRequest.model_validate({"question": "x", "filters": {}}).filters is None
 
 
 # ---- bad requests, and cancelling -----------------------------------------------------------------------------------

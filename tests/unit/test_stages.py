@@ -57,16 +57,25 @@ async def test_with_history_the_question_is_rewritten_to_stand_alone() -> None:
 
 
 @pytest.mark.parametrize("said", ['{"variants": "x"}', "no json", '{"variants": ["x"], "more": 1}'])
-async def test_a_plan_out_of_schema_is_a_fault(said: str) -> None:
-    with pytest.raises(BadModelOutput):
-        await LLMExpander(ScriptedLLM(said), ExpanderConfig()).plan(PlanRequest(QUESTION))
+async def test_a_plan_out_of_schema_is_a_fault_that_says_what_it_cost(said: str) -> None:
+    plan = await LLMExpander(ScriptedLLM(said), ExpanderConfig()).plan(PlanRequest(QUESTION))
+    assert (plan.query, plan.variants) == (QUESTION, ())
+    assert plan.fault is not None and "schema" in plan.fault and plan.usage.llm_calls == 1
 
 
 async def test_a_plan_cut_off_is_a_fault_and_not_asked_for_again() -> None:
-    llm = ScriptedLLM("word " * 100)
-    with pytest.raises(BadModelOutput, match="max_tokens"):
-        await LLMExpander(llm, ExpanderConfig()).plan(PlanRequest(QUESTION))
+    llm = ScriptedLLM("word " * 200)
+    plan = await LLMExpander(llm, ExpanderConfig()).plan(PlanRequest(QUESTION))
+    assert plan.fault is not None and "max_tokens" in plan.fault
     assert len(llm.history) == 1
+
+
+@pytest.mark.parametrize("rewrite", ["What is the weather on the moons of Mars?", "When does Jupiter rise?", "?"])
+async def test_a_rewrite_that_says_what_nobody_said_is_refused(rewrite: str) -> None:
+    llm = ScriptedLLM(json.dumps({"query": rewrite, "variants": []}))
+    history = (Message("user", QUESTION), Message("assistant", "The Moon."))
+    plan = await LLMExpander(llm, ExpanderConfig()).plan(PlanRequest("When do they rise?", history))
+    assert plan.query == "When do they rise?" and plan.fault
 
 
 HITS = tuple(

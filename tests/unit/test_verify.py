@@ -85,3 +85,28 @@ def test_a_document_has_one_number_per_answer() -> None:
 @pytest.mark.parametrize(("claim", "expected"), [("Moon gravity", 1.0), ("Moon zebra", 0.5), ("zebra", 0.0), ("", 0.0)])
 def test_coverage(claim: str, expected: float) -> None:
     assert coverage(claim, TIDES) == expected
+
+
+SOURCE = "The gateway listens on port 7441. It does not support IPv6. The permit costs 20 euros a year."
+
+
+@pytest.mark.parametrize(
+    ("claim", "shown"),
+    [
+        ("The gateway listens on port 7441.", True),
+        ("The gateway listens on port 9999.", False),
+        ("It does support IPv6.", False),
+        ("IPv6 is not supported.", True),
+        ("The permit costs 500 euros a year.", False),
+        ("A permit costs 20 euros.", True),
+        ("The gateway of Acme listens on port 7441.", False),
+    ],
+)
+def test_numbers_names_and_negations_must_be_the_quotes_own(claim: str, shown: bool) -> None:
+    verified = Verifier(evidence(SOURCE), 0.5).verify(Draft(claim, ("E1",)))
+    assert (verified is not None) is shown
+
+
+def test_the_quote_shown_is_what_bears_the_claim() -> None:
+    """Not its passage somewhere: words of three sentences must not add up to support."""
+    assert Verifier(evidence(SOURCE), 0.7).verify(Draft("The gateway costs a permit IPv6 year.", ("E1",))) is None

@@ -227,7 +227,6 @@ PREDICATE = {"field": "type", "op": "=", "value": "Supply"}
         ({"buckets": [""]}, "buckets[0]", []),
         ({"buckets": ["b"] * 65}, "buckets", []),
         ({"filters": []}, "filters", []),
-        ({"filters": {}}, "filters.field", []),
         ({"filters": {"and": []}}, "filters.and", []),
         ({"filters": {"and": [PREDICATE, {**PREDICATE, "op": "$overlap"}]}}, "filters.and[1].op", OPS),
         (

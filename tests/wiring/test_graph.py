@@ -1,0 +1,115 @@
+"""The real wiring and the real deployments under local testing mode: one process, no cluster, a scripted engine."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from ray import serve
+
+from assay.config import AppConfig, IndexConfig
+from assay.errors import StageUnavailable, UnknownBucket
+from assay.events import CompletedEvent
+from assay.models import embedder_path
+from assay.schemas import AskRequest, AskResponse
+from assay.types import Completion, CompletionRequest, Delta, ScoreRequest, Scores
+from deployments.remote import RemoteDriver, Reply, reply
+from graph import wire
+from tests.fakes import ScriptedLLM
+from tests.unit.index.builders import DirectParser, write
+
+PAGES = {
+    "moon.md": "# Moon\n\nThe gravity of the Moon causes the ocean tides on Earth. The Moon has no air of its own.",
+    "mars.md": "# Mars\n\nMars has two small moons that are called Phobos and Deimos. Its soil is red from iron.",
+}
+QUESTION = "What causes the ocean tides on Earth?"
+
+
+class _ScriptedEngine:
+    """The engine's deployment, but for the engine. It plans nothing new for a question it does not know."""
+
+    def __init__(self, down: bool) -> None:
+        self._down = down
+        self._llm = ScriptedLLM(*['{"variants": ["why do ocean tides rise"]}'] * 20)
+
+    async def complete(self, request: CompletionRequest) -> Reply[Completion]:
+        self._check()
+        return await reply(self._llm.complete(request))
+
+    async def score(self, request: ScoreRequest) -> Reply[Scores]:
+        self._check()
+        return await reply(self._llm.score(request))
+
+    async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta]:
+        self._check()
+        async for delta in self._llm.stream(request):
+            yield delta
+
+    async def ready(self) -> Reply[str]:
+        return Reply("ready", 0.0)
+
+    def _check(self) -> None:
+        if self._down:
+            raise StageUnavailable("small is not available: scripted")
+
+
+ScriptedEngine = serve.deployment(_ScriptedEngine)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from assay.index.embed import SentenceEmbedder
+    from assay.index.files import Layout
+    from assay.index.ingest import Ingestion, find_sources
+
+    folder = tmp_path_factory.mktemp("wiring")
+    encoder = SentenceEmbedder(str(embedder_path()))
+    sources = find_sources([write(folder / "docs", PAGES)], folder / "docs")
+    Ingestion(Layout(str(folder / "index")), "docs", sources, encoder, encoder.embed_now, DirectParser()).run()
+    return folder / "index"
+
+
+def run(index: Path, tokenizer: str, down: bool) -> RemoteDriver:
+    args = AppConfig(index=IndexConfig(uri=str(index)))
+    app = wire(args, {"small": ScriptedEngine.bind(down)}, {"small": tokenizer}, str(embedder_path()))
+    handle = serve.run(app, name=f"assay-{down}", _local_testing_mode=True)
+    return RemoteDriver("ingress", handle)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["engine up", "engine down"])
+def driver(request: pytest.FixtureRequest, index: Path) -> tuple[RemoteDriver, bool]:
+    return run(index, str(embedder_path()), request.param), request.param
+
+
+def ask(driver: RemoteDriver, **fields: object) -> AskResponse:
+    response: AskResponse = driver._handle.ask.remote(
+        AskRequest.model_validate({"question": QUESTION, **fields})
+    ).result()
+    return response
+
+
+def test_a_question_goes_through_every_stage(driver: tuple[RemoteDriver, bool]) -> None:
+    graph, down = driver
+    response = ask(graph, include=["trace", "tool_calls", "evidence"])
+    assert response.status == "answered"
+    assert response.citations and response.citations[0].uri == "moon.md"
+    text = PAGES["moon.md"]
+    for citation in response.citations:
+        assert text[slice(*citation.span)] == citation.quote or citation.uri != "moon.md"
+    stages = {d.stage for d in response.degraded}
+    assert stages == ({"expander", "reranker", "generator"} if down else set())
+    assert {"plan", "retrieve", "rerank", "grade", "generate", "driver", "hops", "total"} <= set(response.timings_ms)
+
+
+def test_a_stream_ends_once_and_has_one_id(driver: tuple[RemoteDriver, bool]) -> None:
+    graph, _ = driver
+    events = list(graph._handle.options(stream=True).stream.remote(AskRequest(question=QUESTION)))
+    assert isinstance(events[-1], CompletedEvent)
+    assert sum(event.type in ("completed", "error") for event in events) == 1
+    assert len({event.request_id for event in events}) == 1
+
+
+def test_a_bad_request_by_handle_raises_its_own_error(driver: tuple[RemoteDriver, bool]) -> None:
+    graph, _ = driver
+    with pytest.raises(UnknownBucket) as caught:
+        ask(graph, buckets=["contrcats"])
+    assert caught.value.allowed == ("docs",)

@@ -6,11 +6,10 @@ from ray import serve
 from ray.serve import Application
 
 
-@serve.deployment(ray_actor_options={"num_cpus": 0.1})
 class Slow:
     async def __init__(self) -> None:  # type: ignore[misc]  # Serve awaits it
         await asyncio.sleep(60)
 
 
 def build_app(args: dict[str, object]) -> Application:
-    return Slow.bind()
+    return serve.deployment(Slow, ray_actor_options={"num_cpus": 0.1}).bind()

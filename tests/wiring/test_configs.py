@@ -2,6 +2,8 @@
 
 import copy
 import json
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +13,7 @@ import pytest
 import ray
 import yaml
 from pydantic import BaseModel, ValidationError
+from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import (
     DeploymentSchema,
@@ -20,9 +23,11 @@ from ray.serve.schema import (
     ServeDeploySchema,
 )
 
+import graph
 from assay import serve_config
-from assay.config import AppConfig
+from assay.config import AppConfig, EngineConfig
 from assay.errors import SetupError
+from deployments.engine import build_engine
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -120,6 +125,14 @@ def test_queues_are_bounded_and_not_starved(path: Path) -> None:
         assert item["max_queued_requests"] > 0, item["name"]
 
 
+def test_health_checks_do_not_queue_behind_questions(path: Path) -> None:
+    """The ingress refuses the question after the last that it takes; its replica still has room for other requests."""
+    (app,) = load(path)["applications"]
+    (ingress,) = [item for item in app["deployments"] if item["name"] == "Ingress"]
+    limit = AppConfig.model_validate(app["args"]).ingress.max_ongoing
+    assert ingress["max_ongoing_requests"] >= limit + 16
+
+
 def test_http_times_out_after_the_driver(path: Path) -> None:
     """The driver must be the one that ends a question, with the best answer so far."""
     config = serve_config.load(path)
@@ -149,12 +162,54 @@ def test_one_gpu_is_shared_and_not_overdrawn() -> None:
     engines = AppConfig.model_validate(raw["args"]).engines.values()
     others = sum(item["ray_actor_options"].get("num_gpus", 0) for item in raw["deployments"])
     assert sum(engine.gpu_memory_utilization for engine in engines) + others <= 1
+    assert all("kv_cache_memory_bytes" in engine.engine_kwargs for engine in engines)
 
 
 def test_cluster_scales_every_stage_and_engine() -> None:
     raw = load(ROOT / "configs" / "cluster.yaml")["applications"][0]
     assert all(item["autoscaling_config"]["max_replicas"] > 1 for item in raw["deployments"])
     assert all(engine.max_replicas > 1 for engine in AppConfig.model_validate(raw["args"]).engines.values())
+
+
+# ---- what is built from them ----------------------------------------------------------------------------------------
+
+
+def deployment(app: Application) -> Any:
+    return app._bound_deployment
+
+
+def engines_of(path: Path) -> list[tuple[EngineConfig, Any]]:
+    engines = serve_config.load(path).app.engines.items()
+    return [(config, deployment(build_engine(name, config, config.model))) for name, config in engines]
+
+
+def test_the_defaults_build() -> None:
+    """``serve run graph:build_app``, without a config. Needs the prepared model, as every graph does."""
+    assert deployment(graph.build_app(AppConfig())).name == "Ingress"
+
+
+def test_the_config_builds(path: Path) -> None:
+    assert deployment(graph.build_app(serve_config.load(path).app)).name == "Ingress"
+
+
+def test_engine_queues_are_bounded(path: Path) -> None:
+    for config, engine in engines_of(path):
+        assert engine._deployment_config.max_ongoing_requests == config.max_ongoing_requests >= config.max_num_seqs
+        assert 0 < engine._deployment_config.max_queued_requests <= 2 * config.max_ongoing_requests
+
+
+def test_an_engines_workers_fit_their_bundles(path: Path) -> None:
+    """What vLLM's workers ask for, by the environment of the replica, is what the bundles hold; all in one node."""
+    for config, engine in engines_of(path):
+        options = engine._replica_config
+        bundles = options.placement_group_bundles
+        assert len(bundles) == config.tensor_parallel
+        assert options.placement_group_strategy == "STRICT_PACK"
+        assert options.ray_actor_options["num_cpus"] <= bundles[0]["CPU"]
+        env = options.ray_actor_options.get("runtime_env", {}).get("env_vars", {})
+        share = float(env.get("VLLM_RAY_PER_WORKER_GPUS", 0))
+        assert [bundle.get("GPU", 0) for bundle in bundles] == [share] * config.tensor_parallel
+        assert (share > 0) == (config.device == "gpu")
 
 
 # ---- the checks can fail --------------------------------------------------------------------------------------------
@@ -248,6 +303,30 @@ def test_cluster_can_hold_the_smallest_graph() -> None:
     assert sum(gpus) <= sum(node["resources"].get("GPU", 0) for node in nodes)
     assert max(gpus) <= max(node["resources"].get("GPU", 0) for node in nodes)
     assert cores <= sum(node["resources"]["CPU"] for node in nodes)
+
+
+def test_cluster_fetches_every_model_on_every_worker() -> None:
+    """Stages on CPU nodes read their model's tokenizer; nothing is looked up at run time."""
+    command = " ".join(load(CLUSTER)["worker_setup_commands"])
+    engines = serve_config.load(ROOT / "configs" / "cluster.yaml").app.engines.values()
+    assert all(engine.model in command for engine in engines)
+    assert cluster_downloads(command, gpu=True) == {engine.model: "" for engine in engines}
+    assert cluster_downloads(command, gpu=False) == {engine.model: "tokenizer.json" for engine in engines}
+
+
+def cluster_downloads(command: str, *, gpu: bool) -> dict[str, str]:
+    """What the node's shell would fetch: model -> file, or all files."""
+    stub = 'hf() { echo "$2 ${3:-}"; }; '
+    stub += "nvidia-smi() { :; }; " if gpu else "command() { return 1; }; "
+    done = subprocess.run(["bash", "-c", stub + command], capture_output=True, text=True, check=True)
+    return {model: file for model, _, file in (line.partition(" ") for line in done.stdout.splitlines())}
+
+
+def test_the_commands_in_the_readme_are_those_of_the_cluster() -> None:
+    commands = re.findall(r"^#   (ray .*?)(?:   .*)?$", CLUSTER.read_text(), re.M)
+    assert len(commands) == 3
+    readme = (ROOT / "README.md").read_text()
+    assert [command for command in commands if command not in readme] == []
 
 
 @pytest.mark.parametrize(

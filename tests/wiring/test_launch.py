@@ -1,5 +1,6 @@
 """What ``make demo`` says when the machine is not ready, and that stopping it leaves nothing."""
 
+import os
 import shutil
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -91,6 +93,51 @@ def test_folders_of_dead_runs_are_removed(tmp_path: Path, monkeypatch: pytest.Mo
         shutil.rmtree(base)
 
 
+# ---- make ask -------------------------------------------------------------------------------------------------------
+
+
+QUESTIONS = [
+    'What does "ray" do?',
+    "`touch pwned` $(touch pwned) $HOME $$ 'x' \\ # ; & | > y",
+    "$(shell touch pwned) ${PATH}",
+    "--help",
+    "Wo steht das? 何ですか",
+]
+
+
+@pytest.fixture
+def make_ask(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``make ask`` with an environment whose Python prints its arguments, one a line."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / ".installed").touch()
+
+    def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "--no-print-directory", "-C", str(ROOT), "ask", f"VENV={tmp_path}", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environ})
+
+    return run
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_asked_as_it_was_typed(
+    make_ask: Callable[..., subprocess.CompletedProcess[str]], question: str
+) -> None:
+    """Nothing in it is read by make or by the shell."""
+    for done in (make_ask(f"Q={question}"), make_ask(Q=question)):
+        assert done.stdout.splitlines()[-2:] == ["--", question], done.stderr
+        assert done.stderr == ""
+    assert not (ROOT / "pwned").exists()
+
+
+def test_no_question_is_one_line_that_says_how(make_ask: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = make_ask(Q="")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Say what to ask: make ask Q=")
+
+
 # ---- python -m assay ------------------------------------------------------------------------------------------------
 
 
@@ -111,6 +158,7 @@ def test_a_missing_package_of_a_command_is_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "filelock", None)
     monkeypatch.delitem(sys.modules, "assay.models", raising=False)
+    monkeypatch.delattr("assay.models", raising=False)  # where another test has imported it
     monkeypatch.delitem(sys.modules, "assay.cli.prepare", raising=False)
     assert main(["prepare"]) == 1
     assert capsys.readouterr().err == "assay: the package 'filelock' is not installed: run `make install`\n"

@@ -42,7 +42,7 @@ def _environ(process: psutil.Process) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("line", "number"),
     [("graph (log: ", signal.SIGINT), ("Ray is up", signal.SIGINT), ("graph built, starting it", signal.SIGTERM)],
-    ids=["while Ray starts", "while the graph is built", "while a replica starts"],
+    ids=["while its process starts", "while the graph is built", "while a replica starts"],
 )
 def test_an_interrupted_start_leaves_nothing(
     tmp_path: Path, free_port: Callable[[], int], line: str, number: signal.Signals

@@ -21,6 +21,14 @@ HISTORY_TURNS = 4
 HISTORY_CHARS = 600
 
 
+# A small model imitates better than it obeys: with examples it paraphrases where it had copied the schema's own words.
+EXAMPLES = (
+    ("can I get money back", "refund policy", "how to return a purchase and be reimbursed"),
+    ("What happens when a worker crashes?", "worker failure handling", "restart of a crashed worker process"),
+    ("Which file holds the database password?", "where the database password is", "file with database credentials"),
+)
+
+
 class _Planned(BaseModel):
     model_config = ConfigDict(extra="forbid")
     query: str | None = None
@@ -94,5 +102,12 @@ class LLMExpander:
     def _messages(self, request: PlanRequest, count: int) -> tuple[Message, ...]:
         prompt = self._rewrite if request.history else self._plan
         turns = [f"{m.role}: {m.content[:HISTORY_CHARS]}" for m in request.history[-HISTORY_TURNS:]]
-        question = "\n".join([*turns, f"Question: {request.question}"])
-        return Message("system", prompt.fill(count=str(count))), Message("user", question)
+        system = Message("system", prompt.fill(count=str(count)))
+        if request.history:
+            return system, Message("user", "\n".join([*turns, f"Last question: {request.question}"]))
+        examples = [
+            message
+            for asked, *variants in EXAMPLES
+            for message in (Message("user", asked), Message("assistant", json.dumps({"variants": variants[:count]})))
+        ]
+        return system, *examples, Message("user", request.question)

@@ -31,7 +31,7 @@ from deployments.telemetry import Telemetry, adopt_logs
 READY_S = 3.0
 
 
-@serve.deployment(max_ongoing_requests=64)
+@serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
 class Driver:
     def __init__(
         self,

@@ -9,7 +9,7 @@ from assay.types import Plan, PlanRequest
 from deployments.remote import RemoteLLM, Reply, reply
 
 
-@serve.deployment(max_ongoing_requests=64)
+@serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
 class Expander:
     def __init__(self, config: ExpanderConfig, engine: DeploymentHandle) -> None:
         self._llm = RemoteLLM(config.engine, engine)

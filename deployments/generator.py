@@ -13,7 +13,7 @@ from assay.types import GenerateEvent, GenerateRequest
 from deployments.remote import RemoteLLM, RemoteRetriever, Reply, reply
 
 
-@serve.deployment(max_ongoing_requests=64)
+@serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
 class Generator:
     def __init__(
         self, config: GeneratorConfig, engine: DeploymentHandle, model: str, retriever: DeploymentHandle

@@ -11,7 +11,7 @@ from assay.types import Grade, GradeRequest, Reranked, RerankRequest
 from deployments.remote import RemoteLLM, Reply, reply
 
 
-@serve.deployment(max_ongoing_requests=64)
+@serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
 class Reranker:
     def __init__(self, config: RerankerConfig, engine: DeploymentHandle, model: str) -> None:
         self._llm = RemoteLLM(config.engine, engine)

@@ -18,7 +18,7 @@ from deployments.telemetry import adopt_logs
 log = logging.getLogger("ray.serve")
 
 
-@serve.deployment(max_ongoing_requests=64)
+@serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.2})
 class Retriever:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, index: IndexConfig, config: RetrieverConfig, embedder: str

@@ -164,3 +164,12 @@ def test_the_follow_up_asks_for_what_is_missing() -> None:
 def test_a_template_is_checked_when_it_is_loaded() -> None:
     with pytest.raises(SetupError, match="count"):
         Prompt("plan", "question")
+
+
+async def test_a_word_that_no_document_has_weighs_like_a_name() -> None:
+    evidence, question = found("The boiling point of nitrogen is low."), "What is the boiling point of mercury?"
+    grader = FeatureGrader(GradeConfig())
+    without = await grader.grade(GradeRequest(question, evidence))
+    known = await grader.grade(GradeRequest(question, evidence, unknown=("mercuri",)))
+    assert known.features["name_coverage"] == 0
+    assert known.p_enough < without.p_enough

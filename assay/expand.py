@@ -50,8 +50,9 @@ def distinct(question: str, candidates: list[str]) -> tuple[str, ...]:
     and about the same thing, that is, with at least one of its content words."""
     topic, seen, kept = set(content_terms(question)), {query_key(question)}, []
     for candidate in (" ".join(c.split()) for c in candidates):
-        key, words = query_key(candidate), set(content_terms(candidate))
-        if key in seen or not words or (topic and not words & topic):
+        key, words = query_key(candidate), content_terms(candidate)
+        stutters = len(set(words)) < 0.6 * len(words)  # "stream_stream_stream": a model in a loop
+        if key in seen or stutters or not topic & set(words):
             continue
         seen.add(key)
         kept.append(candidate)

@@ -35,7 +35,11 @@ from assay.verify import coverage, read_markers
 # A quote is for reading: shorter ones say nothing, longer ones are code listings or tables.
 MIN_TERMS, MAX_CHARS = 4, 500
 # How far below the best sentence, in summed deviations, a second and a third one may be to stand beside it.
-MARGINS = (1.5, 0.75)
+MARGINS = (1.3, 0.65)
+# Beside likelihood and similarity, which weigh 1 each.
+COVERAGE_WEIGHT = 0.5
+# Code and table rows have every word of a question without saying anything about it.
+LISTING_COST = 0.5
 NOT_FOUND = "The evidence does not answer this."
 
 
@@ -47,6 +51,10 @@ class Candidate:
     span: tuple[int, int]
     text: str
     context: str
+
+    @property
+    def listing(self) -> bool:
+        return self.text.startswith(("```", "~~~", "|", "<"))
 
     @property
     def read(self) -> str:
@@ -68,10 +76,10 @@ def candidates(evidence: Sequence[Evidence]) -> list[Candidate]:
 
 
 class ExtractGenerator:
-    """Gives the one to ``sentences`` sentences of the evidence that score best by three measures with equal weight: the
-    question's likelihood after the sentence, similarity, and the share of the question's words in it.
+    """Gives the one to ``sentences`` sentences of the evidence that score best by the question's likelihood after them,
+    by similarity, and (with half the weight) by their share of the question's words.
 
-    On 76 answerable SQuAD 2 questions the best sentence holds the answer in 89 % (without the last measure in 86 %)."""
+    On 76 answerable SQuAD 2 questions the best sentence holds the answer in 88 % (without the words in 86 %)."""
 
     def __init__(self, llm: LLM, embedder: Embedder, tokenizer: Tokenizer, config: GeneratorConfig) -> None:
         self._llm, self._embedder, self._tokenizer, self._config = llm, embedder, tokenizer, config
@@ -88,8 +96,10 @@ class ExtractGenerator:
         except AssayError as error:
             fault, cosine = error, None
             yield _fell_back(str(error), "question likelihood alone")
-        covered = np.array([coverage(request.question, c.read) for c in pool])
-        first = covered if cosine is None else standardise(covered) + standardise(cosine)
+        first = COVERAGE_WEIGHT * standardise(np.array([coverage(request.question, c.read) for c in pool]))
+        first = first - LISTING_COST * np.array([c.listing for c in pool])
+        if cosine is not None:
+            first = first + standardise(cosine)
         short = np.argsort(-first, kind="stable")[: self._config.candidates]
         pool, total = [pool[i] for i in short], first[short]
         usage = Usage()

@@ -26,14 +26,14 @@ def _stems(evidence: Sequence[Evidence]) -> set[str]:
     return {term for c in chunks for term in terms(" ".join((c.title, *c.heading, c.text)))}
 
 
-def features(question: str, evidence: Sequence[Evidence], unknown: Sequence[str] = ()) -> dict[str, float]:
+def features(question: str, evidence: Sequence[Evidence]) -> dict[str, float]:
     """The measured features. ``likelihood_gain`` (nats per token) and ``similarity`` (cosine) are the best of any passage;
-    where nothing measured them they are absent, and the logistic then rests on the others. ``unknown`` terms (which no
-    document has) count as names: they are as specific. Without either, all content words do."""
+    where nothing measured them they are absent, and the logistic then rests on the others. Without a name in the
+    question, all its content words count as names: they are all that says what it is about."""
     found, words = _stems(evidence), content_terms(question)
     measured = {
         "word_coverage": _coverage(words, found),
-        "name_coverage": _coverage([*names(question), *unknown] or words, found),
+        "name_coverage": _coverage(names(question) or words, found),
     }
     gains = [e.gain for e in evidence if e.gain is not None]
     similarities = [e.hit.similarity for e in evidence if e.hit.similarity is not None]
@@ -89,7 +89,7 @@ class FeatureGrader:
 
     async def grade(self, request: GradeRequest) -> Grade:
         ordered = sorted(request.evidence, key=lambda e: -e.score)
-        measured = features(request.question, ordered, request.unknown)
+        measured = features(request.question, ordered)
         p_enough = self._p_enough(measured) if ordered else 0.0
         p_clarify = (1 - p_enough) * _p_unclear(normalise(request.question))
         missing = uncovered(request.question, ordered)

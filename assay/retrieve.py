@@ -104,7 +104,7 @@ class LocalRetriever:
         methods: dict[str, str] = {"dense": "skipped", "sparse": "skipped", **dict.fromkeys(query.legs, "failed")}
         methods.update({answer.leg: answer.method for answer in answers})
         hits = await asyncio.to_thread(self._fused, reader, answers, query)
-        explain = Explain(allowed.count, len(reader.ids), methods, unknown=reader.unknown(query.queries[0]))
+        explain = Explain(allowed.count, len(reader.ids), methods)
         return SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
 
     def _load(self, name: str | None) -> bool:

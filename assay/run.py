@@ -79,7 +79,6 @@ class Run:
         self.index_version: str | None = None
         self.searched: list[str] = []
         self._tried: set[str] = set()
-        self._unknown: tuple[str, ...] = ()
         self._tasks: list[asyncio.Task[Any]] = []
         self._first_hop: asyncio.Task[SearchResult] | None = None
         self._planning: asyncio.Task[Plan] | None = None
@@ -188,8 +187,6 @@ class Run:
             outcome, fault = error.code, error
             self.found = self._first_result() if self.round == 1 else None
         self.explain = self.found.explain if self.found else self.explain
-        if self.round == 1 and self.explain is not None:
-            self._unknown = self.explain.unknown
         self.index_version = self.found.index_version if self.found else self.index_version
         hits, spent = len(self.found.hits) if self.found else 0, 1000 * (self.ledger.budget.clock() - start)
         call = ToolCall(
@@ -272,7 +269,7 @@ class Run:
         return await FeatureGrader(self.config.reranker.grade).grade(request or self._grade_request())
 
     def _grade_request(self) -> GradeRequest:
-        return GradeRequest(self.plan.query, self.best(), self._unknown, self.id)
+        return GradeRequest(self.plan.query, self.best(), self.id)
 
     def decided(self) -> bool:
         """Whether the search ends here. A query that was tried before is never run again: that ends it too."""

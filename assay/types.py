@@ -142,7 +142,6 @@ class SearchQuery:
 class Explain:
     """How a search was answered. ``methods``: leg -> "exact" | "index" | "skipped" | "failed".
 
-    ``unknown``: terms of the first query that no document of the index has.
     When filters left no row, ``blocking`` is the predicate that emptied the set and ``count_without`` the rows without it."""
 
     allowed_rows: int
@@ -150,7 +149,6 @@ class Explain:
     methods: Mapping[str, str] = field(default_factory=dict)
     blocking: Filter | None = None
     count_without: int | None = None
-    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +233,6 @@ class Reranked:
 class GradeRequest:
     question: str
     evidence: tuple[Evidence, ...]
-    unknown: tuple[str, ...] = ()
     request_id: str = ""
 
 

@@ -17,7 +17,6 @@ from assay.index.segment import Segment
 from assay.index.snapshot import Manifest
 from assay.index.store import open_dataset
 from assay.schemas import Filter, Predicate
-from assay.text import content_terms
 from assay.types import BucketInfo, Chunk
 
 _CACHED_SETS = 64
@@ -91,13 +90,6 @@ class Reader:
                 alive = segment.rows >= 0
                 complete[segment.rows[alive]] = whole[alive]
         return *_best(lists, k), complete
-
-    def unknown(self, query: str) -> tuple[str, ...]:
-        """The query's terms that no document has; none where a sparse leg is missing, since then nobody knows."""
-        legs = [segment.sparse for segment in self.segments]
-        if not all(legs):
-            return ()
-        return tuple(t for t in dict.fromkeys(content_terms(query)) if not any(leg and leg.knows(t) for leg in legs))
 
     def cosines(self, query: NDArray[np.float32], rows: Ids) -> Scores:
         """Of a unit vector with the chunks at some rows; NaN where their dense leg is missing."""

@@ -41,9 +41,6 @@ class Sparse:
     def __len__(self) -> int:
         return int(self._index.scores["num_docs"])
 
-    def knows(self, term: str) -> bool:
-        return term in self._index.vocab_dict
-
     def scores(self, query: str) -> Scores:
         """BM25 of every position; all zero for a query without a known term."""
         known = [term for term in content_terms(query) if term in self._index.vocab_dict]

@@ -180,7 +180,3 @@ def test_every_operator_runs_in_the_store(index: Path, field: str, op: str) -> N
     r, test = retriever(index), where(field, op, given)
     counts = [search(r, asked("pump", filters)).explain.allowed_rows for filters in (test, {"not": test})]
     assert sum(counts) == search(r, "pump").explain.total_rows
-
-
-def test_terms_that_no_document_has_are_named(index: Path) -> None:
-    assert search(retriever(index), "the pump B-120 for mercury").explain.unknown == ("mercuri",)

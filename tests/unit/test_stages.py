@@ -25,11 +25,16 @@ QUESTION = "What causes the ocean tides?"
         ("OCEAN tides: causes", False),
         ("the tides of the ocean, what causes them", False),
         ("refund policy", False),
+        ("ocean tides stream stream stream stream stream", False),
         ("", False),
     ],
 )
 def test_a_variant_must_be_new_and_on_topic(candidate: str, kept: bool) -> None:
     assert bool(distinct(QUESTION, [candidate])) is kept
+
+
+def test_a_question_about_nothing_has_no_variants() -> None:
+    assert distinct("What about it?", ["where the database password is"]) == ()
 
 
 def test_variants_differ_from_each_other() -> None:
@@ -164,12 +169,3 @@ def test_the_follow_up_asks_for_what_is_missing() -> None:
 def test_a_template_is_checked_when_it_is_loaded() -> None:
     with pytest.raises(SetupError, match="count"):
         Prompt("plan", "question")
-
-
-async def test_a_word_that_no_document_has_weighs_like_a_name() -> None:
-    evidence, question = found("The boiling point of nitrogen is low."), "What is the boiling point of mercury?"
-    grader = FeatureGrader(GradeConfig())
-    without = await grader.grade(GradeRequest(question, evidence))
-    known = await grader.grade(GradeRequest(question, evidence, unknown=("mercuri",)))
-    assert known.features["name_coverage"] == 0
-    assert known.p_enough < without.p_enough

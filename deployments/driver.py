@@ -81,7 +81,7 @@ class Driver:
 
     async def search(self, request: SearchRequest, request_id: str) -> Reply[SearchResponse]:
         timeout_s = self._config.retriever.timeout_s
-        return await reply(search(request, self._retriever, timeout_s, request_id))
+        return await reply(search(request, self._retriever, timeout_s, request_id), "search")
 
     async def readiness(self) -> Reply[Readiness]:
         return await reply(self._readiness())

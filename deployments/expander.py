@@ -16,7 +16,7 @@ class Expander:
         self._expander = LLMExpander(self._llm, config)
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
-        return await reply(self._expander.plan(request))
+        return await reply(self._expander.plan(request), "plan")
 
     async def ready(self) -> Reply[str]:
         return await reply(self._llm.ready())

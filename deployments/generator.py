@@ -1,5 +1,7 @@
 """The Generator deployment: drafts cited sentences with the synthesis engine, in the style that the request asks for."""
 
+import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -11,6 +13,8 @@ from assay.generate import ExtractGenerator, ProseGenerator
 from assay.tokens import ModelTokenizer
 from assay.types import GenerateEvent, GenerateRequest
 from deployments.remote import RemoteLLM, RemoteRetriever, Reply, reply
+
+log = logging.getLogger("ray.serve")
 
 
 @serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
@@ -26,9 +30,13 @@ class Generator:
         }
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
-        async with aclosing(self._styles[request.style].generate(request)) as events:
-            async for event in events:
-                yield event
+        start = time.perf_counter()
+        try:
+            async with aclosing(self._styles[request.style].generate(request)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            log.info("generate", extra={"ms": round(1000 * (time.perf_counter() - start), 1)})
 
     async def ready(self) -> Reply[str]:
         return await reply(self._llm.ready())

@@ -128,6 +128,11 @@ class LocalGraph:
         raise self._fault(f"not ready after {timeout_s:.0f} s; waiting for {', '.join(waiting) or last.phase}")
 
     @property
+    def logs(self) -> Path:
+        """Folder of Serve's own logs, one file a replica; it goes when the graph stops."""
+        return self._folder / "session_latest" / "logs" / "serve"
+
+    @property
     def pid(self) -> int:
         """Of the child, from which every process of the graph descends."""
         return self._child.pid

@@ -39,10 +39,23 @@ class Reply(Generic[T]):
     seconds: float
 
 
-async def reply(work: Awaitable[T]) -> Reply[T]:
-    start = time.perf_counter()
-    value = await work
-    return Reply(value, time.perf_counter() - start)
+async def reply(work: Awaitable[T], call: str = "") -> Reply[T]:
+    """Awaits a stage's work. ``call`` names it in a log line, which Serve gives the request's id and the deployment."""
+    start, outcome = time.perf_counter(), "failed"
+    try:
+        value = await work
+        outcome = "ok"
+    except asyncio.CancelledError:
+        outcome = "cancelled"
+        raise
+    except AssayError as error:
+        outcome = error.code
+        raise
+    finally:
+        seconds = time.perf_counter() - start
+        if call:
+            log.info(call, extra={"ms": round(1000 * seconds, 1), "outcome": outcome})
+    return Reply(value, seconds)
 
 
 @dataclass(slots=True)

@@ -19,10 +19,10 @@ class Reranker:
         self._grader = FeatureGrader(config.grade)
 
     async def rerank(self, request: RerankRequest) -> Reply[Reranked]:
-        return await reply(self._reranker.rerank(request))
+        return await reply(self._reranker.rerank(request), "rerank")
 
     async def grade(self, request: GradeRequest) -> Reply[Grade]:
-        return await reply(self._grader.grade(request))
+        return await reply(self._grader.grade(request), "grade")
 
     async def ready(self) -> Reply[str]:
         return await reply(self._llm.ready())

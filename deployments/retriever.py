@@ -43,10 +43,10 @@ class Retriever:
                 log.exception("the index could not be looked at; trying again in %s s", self._poll_s)
 
     async def search(self, query: SearchQuery) -> Reply[SearchResult]:
-        return await reply(self._retriever.search(query))
+        return await reply(self._retriever.search(query), "search")
 
     async def embed(self, texts: Sequence[str]) -> Reply[NDArray[np.float32]]:
-        return await reply(self._retriever.embed(texts))
+        return await reply(self._retriever.embed(texts), "embed")
 
     async def index_state(self) -> Reply[tuple[str | None, tuple[str, ...]]]:
         """``index_version``, and what is wrong with the index; a version of None means that nothing can be searched."""

@@ -46,7 +46,13 @@ class Telemetry:
         )
         self._degraded = Counter("assay_degraded", "Fallbacks taken.", ("stage",))
         self._ends = Counter("assay_answers", "Questions by how they ended.", ("terminated_by",))
-        self.tracer = _tracer(config.otlp_endpoint) if config.otlp_endpoint else None
+        self._provider = _provider(config.otlp_endpoint) if config.otlp_endpoint else None
+        self.tracer = self._provider.get_tracer("assay") if self._provider else None
+
+    def flush(self) -> None:
+        """Sends the spans that wait; they go by themselves every few seconds."""
+        if self._provider:
+            self._provider.force_flush()
 
     def question(self, request_id: str) -> "Question":
         return Question(self, request_id)
@@ -143,8 +149,8 @@ class Spans:
         self._root.end()
 
 
-def _tracer(endpoint: str) -> Any:
-    """A tracer of our own provider: the process-wide one belongs to whoever embeds us."""
+def _provider(endpoint: str) -> Any:
+    """A provider of our own: the process-wide one belongs to whoever embeds us."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -152,4 +158,4 @@ def _tracer(endpoint: str) -> Any:
 
     provider = TracerProvider(resource=Resource.create({"service.name": "assay"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")))
-    return provider.get_tracer("assay")
+    return provider

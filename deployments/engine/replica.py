@@ -68,7 +68,7 @@ class Engine:
     # ---- assay.ports.LLM --------------------------------------------------------------------------------------------
 
     async def complete(self, request: CompletionRequest) -> Reply[Completion]:
-        return await reply(self._complete(request))
+        return await reply(self._complete(request), "complete")
 
     async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta]:
         """Closing it aborts the generation inside the engine."""
@@ -88,7 +88,7 @@ class Engine:
 
     async def score(self, request: ScoreRequest) -> Reply[Scores]:
         with faults():
-            return await reply(self._scorer.score(request))
+            return await reply(self._scorer.score(request), "score")
 
     # ---- operations -------------------------------------------------------------------------------------------------
 

@@ -206,3 +206,23 @@ def test_metrics_count_what_was_asked(running: Running, answers: list[AskRespons
     while missing := [name for name in wanted if name not in httpx.get(running.graph.metrics, timeout=10).text]:
         assert time.monotonic() < until, missing
         time.sleep(1)
+
+
+def test_every_stage_logs_json_under_the_requests_id(running: Running) -> None:
+    request_id = "trace-me-4711"
+    body = {"question": QUESTIONS[0]["question"]}
+    sent = httpx.post(f"{running.graph.url}/v1/answers", json=body, headers={"x-request-id": request_id}, timeout=60)
+    assert sent.json()["request_id"] == request_id
+    assert sent.headers.get_list("x-request-id") == [request_id]
+    lines = [
+        json.loads(line)
+        for file in running.graph.logs.glob("replica_assay_*.log")
+        for line in file.read_text().splitlines()
+        if request_id in line
+    ]
+    assert all(line["request_id"] == request_id for line in lines)
+    said = {line["deployment"]: line["message"] for line in lines if "deployment" in line}
+    assert {"Ingress", "Driver", "Expander", "Retriever", "Reranker", "Generator", "engine-small"} <= set(said), said
+    (answer,) = [line for line in lines if line["message"] == "answer"]
+    assert answer["question_id"] == request_id and answer["usage"]["llm_calls"] >= 2
+    assert answer["timings_ms"]["total"] > 0

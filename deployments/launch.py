@@ -40,7 +40,7 @@ PACKAGES = {
 }
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")
 BUCKET = "assay-docs"
-QUESTION = "What is the risk of the CPU build of vLLM?"
+QUESTION = "What does a second ingest take?"
 START_S = 600
 DISK_GB = 2.0
 MEMORY_GB = 4.0

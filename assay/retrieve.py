@@ -69,12 +69,18 @@ class LocalRetriever:
     def reasons(self) -> tuple[str, ...]:
         """What is wrong: a newer snapshot that cannot be taken up, and torn files of the one in force."""
         own = (str(self._fault),) if self._fault else ()
-        return (*own, *(self._reader.reasons if self._reader else ()))
+        return (*own, *(torn.reason for torn in (self._reader.torn if self._reader else ())))
 
     def reload(self) -> bool:
-        """Take up a newer snapshot, if there is one; searches in progress end on the old one. True where it changed."""
-        name = current_name(self._layout)
-        return name != self._seen and self._load(name)
+        """Take up a newer snapshot, if there is one; searches in progress end on the old one. True where it changed.
+
+        While something is wrong, the snapshot in force is read anew each time: its files may have been put back.
+        """
+        name, before = current_name(self._layout), self.reasons
+        if name == self._seen and not before:
+            return False
+        moved = name != self._seen
+        return self._load(name) and (moved or self.reasons != before)
 
     async def embed(self, texts: Sequence[str]) -> Scores:
         return await self._embedder.embed(texts)
@@ -204,8 +210,8 @@ def _torn(reader: Reader, legs: Sequence[Leg]) -> list[Degraded]:
     """A leg that serves without one of its segments answers from a part of the documents, which must be said."""
     return [
         Degraded(stage="retriever", reason=reason, fallback="the rest of the index")
-        for reason in reader.reasons
-        if all(f", {leg} leg" not in reason or (leg in legs and reader.has(leg)) for leg in ("dense", "sparse"))
+        for leg, reason in reader.torn
+        if leg is None or (leg in legs and reader.has(leg))
     ]
 
 

@@ -1,4 +1,8 @@
-"""Sentence spans of a passage, aware of Markdown, so that an answer can quote a passage verbatim."""
+"""Sentence spans of a passage, aware of Markdown, so that an answer can quote a passage verbatim.
+
+It runs at answer time over text of any kind, so its time is linear: where two repeats could share characters, the
+first is possessive.
+"""
 
 import re
 from collections.abc import Iterator
@@ -8,12 +12,13 @@ Span = tuple[int, int]
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})")
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]+")
 _RULE = re.compile(
-    r"\s*(?:[-*_=~][ \t]*){3,}$|\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$|\s*:{3,}.*$|\s*<!--.*-->\s*$"
+    r"\s*+(?:(?:[-*_=~][ \t]*+){3,}$|\|?+\s*+:?+-{2,}+:?+\s*+(?:\|\s*+:?+-{2,}+:?+\s*+)*+\|?+\s*+$|:{3,}|<!--.*-->\s*$)"
 )
-_MARKER = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*(?:[-*+•‣◦▪]|\d{1,3}[.)]|[a-zA-Z]\))[ \t]+(?:\[[ xX]\][ \t]+)?")
+_MARKER = re.compile(r"[ \t]*+(?:>[ \t]?+)*+[ \t]*+(?:[-*+•‣◦▪]|\d{1,3}[.)]|[a-zA-Z]\))[ \t]+(?:\[[ xX]\][ \t]+)?")
 _QUOTE = re.compile(r"[ \t]*(?:>[ \t]?)+")
 _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*$")
-_END = re.compile(r"[.!?…؟۔]+[\"'”’»)\]*_`]*(?=\s|$)|[。！？｡।॥]+[」』”’）】》\"']*")
+_END = re.compile(r"(?<![.!?…؟۔])[.!?…؟۔]++[\"'”’»)\]*_`]*+(?=\s|$)|[。！？｡।॥]+[」』”’）】》\"']*")
+_LOOK_BACK = 24  # the longest abbreviation, with what stands before it
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\[\"“‘—–-])(?:[A-Z]|e\.g|i\.e|cf|vs|etc|al|approx|resp|viz|ca|Dr|Mr|Mrs|Ms|Prof|St|Jr|Sr|Gen|Sen|Rep|Gov|Lt|Col|Capt"
     r"|Fig|Figs|Eq|Eqs|Sec|Ch|Vol|pp|p|No|Nos|Art|Ref|Refs|Tab|App|ed|eds|Inc|Ltd|Co|Corp|LLC|Bros"
@@ -99,17 +104,18 @@ def _lines(text: str) -> Iterator[Span]:
 def _split(text: str, start: int, end: int) -> Iterator[Span]:
     begin = start
     for match in _END.finditer(text, start, end):
-        if match.end() >= end or _ends(text[begin : match.end()], text[match.end() : match.end() + 40]):
+        before = text[max(begin, match.end() - _LOOK_BACK) : match.end()]
+        if match.end() >= end or _ends(before, match.group(), text[match.end() : match.end() + 40]):
             yield begin, match.end()
             begin = match.end()
     if begin < end:
         yield begin, end
 
 
-def _ends(before: str, after: str) -> bool:
-    """Whether a full stop between the two ends a sentence."""
+def _ends(before: str, mark: str, after: str) -> bool:
+    """Whether the mark that ``before`` ends with ends a sentence."""
     following = after.lstrip()
-    if before.rstrip("\"'”’»)]*_`")[-1:] not in ".!?…":
+    if mark.rstrip("\"'”’»)]*_`")[-1:] not in ".!?…":
         return True
     if following[:1].islower():
         return False

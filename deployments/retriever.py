@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ray import serve
 
 from assay.config import IndexConfig, RetrieverConfig
+from assay.errors import AssayError
 from assay.index.embed import SentenceEmbedder
 from assay.retrieve import LocalRetriever
 from assay.types import SearchQuery, SearchResult
@@ -39,7 +40,7 @@ class Retriever:
             try:
                 if await asyncio.to_thread(self._retriever.reload):
                     log.info("index %s is in force", self._retriever.index_version)
-            except OSError:
+            except (OSError, AssayError):
                 log.exception("the index could not be looked at; trying again in %s s", self._poll_s)
 
     async def search(self, query: SearchQuery) -> Reply[SearchResult]:

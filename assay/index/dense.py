@@ -20,10 +20,15 @@ _FEW = 0.1
 
 
 def build(vectors: NDArray[np.float32], folder: Path) -> None:
-    """Write the leg. ``vectors``: shape (n, d), unit."""
+    """Write the leg. ``vectors``: shape (n, d), unit. Raises ``OSError`` where it cannot be written."""
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(np.ascontiguousarray(vectors, dtype=np.float32))
-    faiss.write_index(index, str(folder / FILES[0]))
+    try:
+        # Not by FAISS's own writer, which only prints that a full disk cut the file off as it was closed.
+        with (folder / FILES[0]).open("wb") as file:
+            faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
+    except (RuntimeError, OSError) as e:
+        raise OSError(f"{FILES[0]} cannot be written; is the disk full?") from e
 
 
 class Dense:

@@ -14,6 +14,11 @@ from filelock import FileLock, Timeout
 
 from assay.errors import IndexFault, SetupError
 
+# What mends anything that is derived from the store.
+REPAIR = "run: python -m assay ingest"
+# What mends the store itself.
+RESTORE = "put back a copy of the index, or move its folder away and ingest anew"
+
 
 class Layout:
     """The folders and files of one index.

@@ -3,6 +3,7 @@
 A test of a missing value is false (``is_null`` apart), so ``not`` of it is true: two truth values, not SQL's three.
 """
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,11 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">=": lambda field, value: field >= value,
 }
 _INSTANT = pa.timestamp("us", tz="UTC")
-_MAX_DEPTH = 32
+
+# Lance takes a filter as a substrait plan, and making that costs pyarrow twice as much for every level of the
+# expression. At these limits it is a third of a second at worst; a chain of 64 would never end.
+MAX_DEPTH = 8
+MAX_PREDICATES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ FIELDS: Mapping[str, Field] = {
 
 def compile_filter(filters: Filter, fields: Mapping[str, Field] = FIELDS, at: str = "filters") -> pc.Expression:
     """Raises ``UnknownField`` or ``InvalidFilter``; ``at`` is where the filter stands in the request."""
+    if _predicates(filters) > MAX_PREDICATES:
+        raise InvalidFilter(f"the filter has more than {MAX_PREDICATES} tests", at)
     return _compile(filters, fields, at, 0)
 
 
@@ -74,25 +81,45 @@ def terms_of(filters: Filter) -> tuple[Filter, ...]:
 
 def all_of(parts: Sequence[pc.Expression]) -> pc.Expression | None:
     """The conjunction; None, which restricts nothing, only for no parts at all."""
-    combined = None
-    for part in parts:
-        combined = part if combined is None else combined & part
-    return combined
+    return _fold(operator.and_, parts) if parts else None
 
 
 def _compile(filters: Filter, fields: Mapping[str, Field], at: str, depth: int) -> pc.Expression:
-    if depth > _MAX_DEPTH:
-        raise InvalidFilter(f"the filter is nested more than {_MAX_DEPTH} deep", at)
+    if depth > MAX_DEPTH:
+        raise InvalidFilter(f"the filter is nested more than {MAX_DEPTH} deep", at)
     if isinstance(filters, Predicate):
         return _predicate(filters, fields, at)
     if isinstance(filters, Not):
+        if isinstance(filters.not_, Not):
+            return _compile(filters.not_.not_, fields, f"{at}.not.not", depth + 2)
         return ~_compile(filters.not_, fields, f"{at}.not", depth + 1)
     name, parts = ("and", filters.and_) if isinstance(filters, And) else ("or", filters.or_)
     compiled = [_compile(part, fields, f"{at}.{name}[{i}]", depth + 1) for i, part in enumerate(parts)]
-    combined = compiled[0]
-    for part in compiled[1:]:
-        combined = combined & part if isinstance(filters, And) else combined | part
-    return combined
+    join = operator.and_ if isinstance(filters, And) else operator.or_
+    # Tests apart from what is nested, so that a level of nesting adds one level to the expression, not several.
+    flat = [c for c, part in zip(compiled, parts, strict=True) if isinstance(part, Predicate)]
+    deep = [c for c, part in zip(compiled, parts, strict=True) if not isinstance(part, Predicate)]
+    return _fold(join, [_fold(join, group) for group in (flat, deep) if group])
+
+
+def _fold(join: Callable[[Any, Any], Any], parts: Sequence[pc.Expression]) -> pc.Expression:
+    """Balanced: as few levels as there can be."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    return join(_fold(join, parts[:half]), _fold(join, parts[half:]))
+
+
+def _predicates(filters: Filter) -> int:
+    """How many tests there are; nested ones are visited without recursion, whatever their depth."""
+    count, waiting = 0, [filters]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Predicate):
+            count += 1
+        else:
+            waiting += [part.not_] if isinstance(part, Not) else part.and_ if isinstance(part, And) else part.or_
+    return count
 
 
 def _predicate(p: Predicate, fields: Mapping[str, Field], at: str) -> pc.Expression:

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 
 from assay.errors import IndexFault, NotFound, UnknownBucket
 from assay.index.dense import Ids, Mask, Scores
-from assay.index.files import Layout
+from assay.index.files import REPAIR, Layout
 from assay.index.filters import all_of, compile_filter, terms_of
-from assay.index.segment import Segment
-from assay.index.snapshot import Manifest
-from assay.index.store import open_dataset
+from assay.index.segment import Segment, Torn
+from assay.index.snapshot import Manifest, check_store
+from assay.index.store import open_dataset, reading
 from assay.schemas import Filter, Predicate
 from assay.types import BucketInfo, Chunk
 
 _CACHED_SETS = 64
+_MOST_COUNTED = 8  # parts of a filter that left nothing: each is a scan
 _COLUMNS = ["id", "doc_id", "bucket", "title", "uri", "text", "start", "end", "ordinal", "heading", "page"]
 
 
@@ -34,22 +35,24 @@ class Allowed:
 
 
 class Reader:
-    """Rows are numbered by ascending chunk id. Loading reads and checks every byte of the segments.
+    """Rows are numbered by ascending chunk id. Loading reads and checks every byte of the store and the segments.
 
-    Raises ``IndexFault`` where the store cannot be opened; a torn segment is left out, and ``reasons`` names it.
+    Raises ``IndexFault`` where the store is not what was written; a torn segment is left out, and ``torn`` names it.
     """
 
     def __init__(self, layout: Layout, manifest: Manifest) -> None:
         self.manifest = manifest
+        check_store(layout, manifest)
         self._chunks = open_dataset(layout.chunks, manifest.chunks_version)
         self._documents = open_dataset(layout.documents, manifest.documents_version)
-        ids = np.asarray(self._chunks.to_table(columns=["id"])["id"].to_numpy(), dtype=np.int64)
+        with reading():
+            ids = np.asarray(self._chunks.to_table(columns=["id"])["id"].to_numpy(), dtype=np.int64)
+            self.buckets = self._count_buckets()
         self._offsets = np.argsort(ids, kind="stable")
         self.ids: Ids = ids[self._offsets]
-        self.reasons: list[str] = []
+        self.torn: list[Torn] = []
         self.segments = self._load(layout)
         self._place = self._places()
-        self.buckets = self._count_buckets()
         self._cache: OrderedDict[str, Allowed] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -60,15 +63,16 @@ class Reader:
     def allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed:
         """Raises ``UnknownBucket``, ``UnknownField`` or ``InvalidFilter``."""
         self._check_buckets(buckets)
-        if not (buckets or doc_id or filters):
+        if not buckets and doc_id is None and filters is None:
             return Allowed(len(self.ids), None)
-        shown = filters.model_dump_json(by_alias=True) if filters else ""
+        shown = "" if filters is None else filters.model_dump_json(by_alias=True)
         key = repr((sorted(set(buckets)), doc_id, shown))
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        found = self._allowed(buckets, doc_id, filters)
+        with reading():
+            found = self._allowed(buckets, doc_id, filters)
         with self._lock:
             self._cache[key] = found
             while len(self._cache) > _CACHED_SETS:
@@ -107,12 +111,14 @@ class Reader:
         """In the order of the rows."""
         if not len(rows):
             return []
-        found = self._chunks.take(self._offsets[rows].tolist(), columns=_COLUMNS).to_pylist()
+        with reading():
+            found = self._chunks.take(self._offsets[rows].tolist(), columns=_COLUMNS).to_pylist()
         return [Chunk(**{**row, "heading": tuple(row["heading"])}) for row in found]
 
     def document(self, doc_id: str) -> str:
         """A document's text, in which spans count. Raises ``NotFound``."""
-        found = self._documents.to_table(columns=["text"], filter=pc.field("doc_id") == doc_id)
+        with reading():
+            found = self._documents.to_table(columns=["text"], filter=pc.field("doc_id") == doc_id)
         if not found.num_rows:
             raise NotFound("there is no such document", "doc_id")
         return str(found["text"][0].as_py())
@@ -123,8 +129,8 @@ class Reader:
             try:
                 segments.append(Segment(layout, entry, self.ids))
             except IndexFault as e:
-                self.reasons.append(f"segment {entry.id}: {e}")
-        self.reasons += [reason for segment in segments for reason in segment.reasons]
+                self.torn.append(Torn(None, f"segment {entry.id}: {e}; {REPAIR}"))
+        self.torn += [torn for segment in segments for torn in segment.torn]
         return segments
 
     def _places(self) -> tuple[Ids, Ids]:
@@ -151,21 +157,21 @@ class Reader:
 
     def _allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed:
         fixed = [pc.field("bucket").isin(sorted(set(buckets)))] if buckets else []
-        whole = [compile_filter(filters)] if filters else []
-        document: list[Filter] = [Predicate(field="doc_id", op="=", value=doc_id)] if doc_id else []
+        whole = [] if filters is None else [compile_filter(filters)]
+        document: list[Filter] = [] if doc_id is None else [Predicate(field="doc_id", op="=", value=doc_id)]
         whole += [compile_filter(d) for d in document]
         ids = self._chunks.to_table(columns=["id"], filter=all_of([*fixed, *whole]))["id"].to_numpy()
         if len(ids):
             mask = np.zeros(len(self.ids), bool)
             mask[self.rows_of(ids)] = True
             return Allowed(len(ids), mask)
-        blocking, without = self._blocking(fixed, [*(terms_of(filters) if filters else ()), *document])
+        blocking, without = self._blocking(fixed, [*document, *(() if filters is None else terms_of(filters))])
         return Allowed(0, np.zeros(len(self.ids), bool), blocking, without)
 
     def _blocking(self, fixed: list[pc.Expression], parts: list[Filter]) -> tuple[Filter | None, int | None]:
-        """The part without which the most rows would be left; the first of equals."""
+        """The part without which the most rows would be left; the first of equals. Only the first few are tried."""
         best: tuple[Filter | None, int | None] = (None, None)
-        for i, part in enumerate(parts):
+        for i, part in enumerate(parts[:_MOST_COUNTED]):
             rest = [compile_filter(other) for j, other in enumerate(parts) if j != i]
             count = int(self._chunks.count_rows(filter=all_of([*fixed, *rest])))
             if best[1] is None or count > best[1]:

@@ -1,9 +1,9 @@
 """One immutable segment: the same chunks in both legs, and the ids of their rows. Derived from the store, never changed."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from assay.errors import IndexFault
 from assay.index import dense, sparse
 from assay.index.dense import Dense, Ids, Mask, Scores
-from assay.index.files import Layout, describe, fault_of, folder_atomic
+from assay.index.files import REPAIR, Layout, describe, fault_of, folder_atomic
 from assay.index.sparse import Sparse
 
 IDS = "ids.npy"
@@ -25,6 +25,13 @@ class FileEntry(BaseModel):
 
     bytes: int
     sha256: str
+
+
+class Torn(NamedTuple):
+    """What a snapshot serves without: a leg of a segment, or a whole segment (``leg`` is None)."""
+
+    leg: str | None
+    reason: str
 
 
 class SegmentEntry(BaseModel):
@@ -51,18 +58,32 @@ def build(layout: Layout, ids: Ids, texts: Sequence[str], vectors: NDArray[np.fl
 def read_ids(layout: Layout, entry: SegmentEntry) -> Ids:
     """Raises ``IndexFault`` where the file is not the one that was written."""
     folder = layout.segments / entry.id
-    _check(folder, entry.files, (IDS,))
+    check_files(folder, entry.files, (IDS,))
     ids: Ids = np.load(folder / IDS, allow_pickle=False)
     return ids
 
 
+def check(layout: Layout, entry: SegmentEntry) -> None:
+    """Reads every byte. Raises ``IndexFault`` where a file is not the one that was written."""
+    check_files(layout.segments / entry.id, entry.files)
+
+
+def check_files(folder: Path, files: Mapping[str, FileEntry], names: Iterable[str] | None = None) -> None:
+    """Raises ``IndexFault`` that names the first of the files (all, unless told) that is not what was written."""
+    for name in files if names is None else names:
+        expected = files.get(name)
+        fault = "is not in the manifest" if expected is None else fault_of(folder / name, expected.model_dump())
+        if fault is not None:
+            raise IndexFault(f"{name} {fault}")
+
+
 class Segment:
-    """A loaded segment. A leg whose files are not what was written is None, and ``reasons`` says which file."""
+    """A loaded segment. A leg whose files are not what was written is None, and ``torn`` says which file."""
 
     def __init__(self, layout: Layout, entry: SegmentEntry, live: Ids) -> None:
         """``live``: the ids of the snapshot's rows, ascending. Raises ``IndexFault`` where no id can be read."""
         self.id = entry.id
-        self.reasons: list[str] = []
+        self.torn: list[Torn] = []
         self.ids = read_ids(layout, entry)
         place = np.searchsorted(live, self.ids).clip(max=max(0, len(live) - 1))
         alive = live[place] == self.ids if len(live) else np.zeros(len(self.ids), bool)
@@ -96,19 +117,12 @@ class Segment:
 
     def _load(self, leg: Any, folder: Path, entry: SegmentEntry, names: Sequence[str]) -> Any:
         try:
-            _check(folder, entry.files, names)
+            check_files(folder, entry.files, names)
             loaded = leg(folder)
             if len(loaded) != len(self.ids):
                 raise IndexFault(f"{names[0]} has {len(loaded)} rows for {len(self.ids)} ids")
         except IndexFault as e:
-            self.reasons.append(f"segment {entry.id}, {leg.__name__.lower()} leg: {e}")
+            name = leg.__name__.lower()
+            self.torn.append(Torn(name, f"segment {entry.id}, {name} leg: {e}; {REPAIR}"))
             return None
         return loaded
-
-
-def _check(folder: Path, files: Mapping[str, FileEntry], names: Sequence[str]) -> None:
-    for name in names:
-        expected = files.get(name)
-        fault = "is not in the manifest" if expected is None else fault_of(folder / name, expected.model_dump())
-        if fault is not None:
-            raise IndexFault(f"{name} {fault}")

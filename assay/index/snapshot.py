@@ -3,6 +3,7 @@
 import hashlib
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from assay.errors import IndexFault
 from assay.index import segment
 from assay.index.chunk import passage_text
 from assay.index.dense import Ids
-from assay.index.files import Layout, remove_others, write_atomic
-from assay.index.segment import SegmentEntry
+from assay.index.files import REPAIR, RESTORE, Layout, remove_others, sha256, write_atomic
+from assay.index.segment import FileEntry, SegmentEntry
 from assay.index.store import Store
 
-FORMAT = 1
+FORMAT = 2
 # Building the legs of this many chunks takes seconds. Above, new chunks get a segment of their own and replaced ones
 # stay as tombstones, until there are too many of either.
 REBUILD_ROWS = 20_000
@@ -45,6 +46,8 @@ class Manifest(BaseModel):
     chunks_version: int
     documents_version: int
     chunks: int
+    files: dict[str, FileEntry]
+    """Of the store, at these versions."""
     segments: tuple[SegmentEntry, ...]
 
     @property
@@ -55,14 +58,19 @@ class Manifest(BaseModel):
 def publish(layout: Layout, store: Store, *, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS) -> Manifest:
     """Make the store's state what retrievers serve. Does nothing where it already is. Call it under the writer's lock.
 
-    Up to ``rebuild_rows`` chunks the legs are built anew; above, only those of new chunks are.
+    Up to ``rebuild_rows`` chunks the legs are built anew; above, only those of new chunks and of torn segments are.
+    All bytes in force are checked first. Raises ``IndexFault`` where the store's are not what was written: legs built
+    from it would be wrong, and their checksums right.
     """
-    current = None if rebuild else _readable(layout)
-    if current is not None and _serves(current, store):
+    current = _readable(layout)
+    if current is not None:
+        check_store(layout, current)
+    whole = () if rebuild or current is None else tuple(s for s in current.segments if _is_whole(layout, s))
+    if current is not None and not rebuild and whole == current.segments and _serves(current, store):
         return current
     store.tidy()
-    segments = _segments(layout, store, current, rebuild_rows)
-    number = max((m.number for m in (current, _readable(layout)) if m), default=_last_number(layout)) + 1
+    segments = _segments(layout, store, whole, rebuild_rows)
+    number = (current.number if current else _last_number(layout)) + 1
     manifest = Manifest(
         number=number,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -70,11 +78,12 @@ def publish(layout: Layout, store: Store, *, rebuild: bool = False, rebuild_rows
         chunks_version=store.state.chunks,
         documents_version=store.state.documents,
         chunks=len(store.ids()),
+        files=_files(store, current),
         segments=segments,
     )
     write_atomic(layout.snapshots / f"{manifest.id}.json", _bytes(manifest))
     write_atomic(layout.current, f"{manifest.id} {_digest(manifest)}\n".encode())
-    _sweep(layout, store, manifest, current)
+    _sweep(layout, store)
     return manifest
 
 
@@ -85,20 +94,28 @@ def read_current(layout: Layout) -> Manifest:
         data = (layout.snapshots / f"{name}.json").read_bytes()
     except FileNotFoundError:
         missing = "lacks the manifest that CURRENT names" if layout.current.exists() else "has no published snapshot"
-        raise IndexFault(f"the index {missing}; run: python -m assay ingest") from None
+        raise IndexFault(f"the index {missing}; {REPAIR}") from None
     except (OSError, ValueError):
-        raise IndexFault("CURRENT is damaged; run: python -m assay ingest") from None
+        raise IndexFault(f"CURRENT is damaged; {REPAIR}") from None
     if hashlib.sha256(data).hexdigest() != digest:
-        raise IndexFault(f"the manifest snapshots/{name}.json has other bytes than were published")
+        raise IndexFault(f"the manifest snapshots/{name}.json has other bytes than were published; {REPAIR}")
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as e:
         raise IndexFault(
-            f"the manifest snapshots/{name}.json is of another format ({e.error_count()} faults)"
+            f"the manifest snapshots/{name}.json is of another format ({e.error_count()} faults); {REPAIR}"
         ) from None
     if manifest.format != FORMAT:
-        raise IndexFault(f"the index has format {manifest.format}, this version reads {FORMAT}")
+        raise IndexFault(f"the index has format {manifest.format}, this version reads {FORMAT}; {REPAIR}")
     return manifest
+
+
+def check_store(layout: Layout, manifest: Manifest) -> None:
+    """Reads every byte (some 2 GB/s). Raises ``IndexFault`` for the first file that is not what was written."""
+    try:
+        segment.check_files(layout.root, manifest.files)
+    except IndexFault as e:
+        raise IndexFault(f"{e}; {RESTORE}") from None
 
 
 def current_name(layout: Layout) -> str | None:
@@ -118,8 +135,12 @@ def _readable(layout: Layout) -> Manifest | None:
 
 def _last_number(layout: Layout) -> int:
     """Of the manifests on disk, where CURRENT cannot be read: a number is never used twice."""
-    names = [p.stem for p in layout.snapshots.glob("v*-*.json")] if layout.snapshots.is_dir() else []
-    return max((int(name[1:].partition("-")[0]) for name in names if name[1:].partition("-")[0].isdigit()), default=0)
+    return max((_number(path) for path in layout.snapshots.glob("v*-*.json")), default=0)
+
+
+def _number(manifest: Path) -> int:
+    digits = manifest.stem[1:].partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _serves(manifest: Manifest, store: Store) -> bool:
@@ -127,11 +148,30 @@ def _serves(manifest: Manifest, store: Store) -> bool:
     return (manifest.chunks_version, manifest.documents_version) == (state.chunks, state.documents)
 
 
-def _segments(layout: Layout, store: Store, current: Manifest | None, rebuild_rows: int) -> tuple[SegmentEntry, ...]:
+def _is_whole(layout: Layout, entry: SegmentEntry) -> bool:
+    try:
+        segment.check(layout, entry)
+    except IndexFault:
+        return False  # it is built anew
+    return True
+
+
+def _files(store: Store, current: Manifest | None) -> dict[str, FileEntry]:
+    """Files that the last snapshot named keep its checksums: what happened to them since must not become right."""
+    known = current.files if current else {}
+    return {
+        name: known.get(name) or FileEntry(bytes=path.stat().st_size, sha256=sha256(path))
+        for name, path in store.files().items()
+    }
+
+
+def _segments(
+    layout: Layout, store: Store, whole: tuple[SegmentEntry, ...], rebuild_rows: int
+) -> tuple[SegmentEntry, ...]:
     live = store.ids()
     if not len(live):
         return ()
-    kept, new = _reusable(layout, current, live) if len(live) > rebuild_rows else ([], live)
+    kept, new = _reusable(layout, whole, live) if len(live) > rebuild_rows else ([], live)
     if len(kept) >= _MOST_SEGMENTS:
         kept, new = [], live
     if not len(new):
@@ -143,27 +183,38 @@ def _segments(layout: Layout, store: Store, current: Manifest | None, rebuild_ro
     return (*kept, segment.build(layout, ids, texts, vectors))
 
 
-def _reusable(layout: Layout, current: Manifest | None, live: Ids) -> tuple[list[SegmentEntry], Ids]:
+def _reusable(layout: Layout, whole: tuple[SegmentEntry, ...], live: Ids) -> tuple[list[SegmentEntry], Ids]:
     """Segments that are worth keeping, and the ids that none of them holds."""
     kept: list[SegmentEntry] = []
     held: Ids = np.zeros(0, np.int64)
-    for entry in current.segments if current else ():
-        try:
-            ids = segment.read_ids(layout, entry)
-        except IndexFault:
-            continue
+    for entry in whole:
+        ids = segment.read_ids(layout, entry)
         if np.isin(ids, live).mean() > 1 - _MOST_TOMBSTONES:
             kept.append(entry)
             held = np.concatenate([held, ids])
     return kept, np.setdiff1d(live, held)
 
 
-def _sweep(layout: Layout, store: Store, manifest: Manifest, previous: Manifest | None) -> None:
-    named = {s.id for m in (manifest, previous) if m for s in m.segments}
+def _sweep(layout: Layout, store: Store) -> None:
+    """Delete what neither the snapshot in force nor the one before needs, which retrievers may be serving still."""
+    kept = _newest(layout, 2)
     now = time.time()
-    remove_others(layout.segments, named, _GRACE_S, now)
-    remove_others(layout.snapshots, {f"{m.id}.json" for m in (manifest, previous) if m}, 30 * 24 * _GRACE_S, now)
-    store.forget_old_versions()
+    remove_others(layout.segments, {s.id for m in kept for s in m.segments}, _GRACE_S, now)
+    remove_others(layout.snapshots, {f"{m.id}.json" for m in kept}, 30 * 24 * _GRACE_S, now)
+    store.forget_versions({m.chunks_version for m in kept}, {m.documents_version for m in kept}, _GRACE_S)
+
+
+def _newest(layout: Layout, count: int) -> list[Manifest]:
+    """By what is on disk: CURRENT may have been damaged while its snapshot is still served."""
+    found: list[Manifest] = []
+    for path in sorted(layout.snapshots.glob("v*-*.json"), key=_number, reverse=True):
+        if len(found) == count:
+            break
+        try:
+            found.append(Manifest.model_validate_json(path.read_bytes()))
+        except ValidationError:
+            continue  # damaged, or of another format: no retriever can have it open
+    return found
 
 
 def _bytes(manifest: Manifest) -> bytes:

@@ -8,9 +8,10 @@ the newest version, only at the one that a snapshot or the state names.
 import json
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from assay.errors import IndexFault
 from assay.index.chunk import Passage
-from assay.index.files import Layout, sync_tree, write_atomic
+from assay.index.files import RESTORE, Layout, sync_tree, write_atomic
 
 FORMAT = 1
 _INSTANT = pa.timestamp("us", tz="UTC")
@@ -94,22 +95,41 @@ class Entry:
     vectors: NDArray[np.float32]
 
 
+@contextmanager
+def reading(what: str = "the store cannot be read") -> Iterator[None]:
+    """What Lance and pyarrow raise over damaged files, as ``IndexFault``."""
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as e:
+        raise IndexFault(f"{what}; {RESTORE}") from e
+    except BaseException as e:
+        if type(e).__name__ != "PanicException":  # Rust code of Lance that trusts a file; no subclass of Exception
+            raise
+        raise IndexFault(f"{what}; {RESTORE}") from e
+
+
 class Store:
     """The store as its one writer sees it. Open it under ``Layout.writer()``."""
 
     def __init__(self, layout: Layout, embedder: str, checksum: str, dim: int) -> None:
-        """Opens, or creates, and undoes a batch that was cut off. Raises ``IndexFault`` for another embedder."""
+        """Opens, or creates, and undoes a batch that was cut off.
+
+        Raises ``IndexFault`` for another embedder, and for a store that is damaged, or published but without its state.
+        """
         self._layout = layout
         self._synced_s = time.time() - 2
         self.state = read_state(layout) or State(embedder, checksum, dim)
         check_embedder(self.state, embedder, checksum)
         if not layout.state.exists():
             self._create()
-        self._undo_leftovers()
+        with reading():
+            self._undo_leftovers()
+            self._check_state()
 
     def hashes(self, bucket: str) -> dict[str, str]:
         """doc_id -> sha256 of the documents that a bucket holds."""
-        table = self._documents().to_table(columns=["doc_id", "sha256"], filter=pc.field("bucket") == bucket)
+        with reading():
+            table = self._documents().to_table(columns=["doc_id", "sha256"], filter=pc.field("bucket") == bucket)
         return dict(zip(table["doc_id"].to_pylist(), table["sha256"].to_pylist(), strict=True))
 
     def put(self, entries: Sequence[Entry], now: datetime | None = None) -> None:
@@ -136,14 +156,24 @@ class Store:
             documents.optimize.compact_files()
             self._commit(chunks.latest_version, documents.latest_version, self.state.next_id)
 
-    def forget_old_versions(self) -> None:
-        """Only right after publishing: the snapshot in force then needs the newest versions alone."""
-        for dataset in (self._chunks(), self._documents()):
-            dataset.cleanup_old_versions(older_than=timedelta(hours=1))
+    def forget_versions(self, chunks: Collection[int], documents: Collection[int], older_than_s: float) -> None:
+        """Delete old versions, and the files that only they need, but for these ones."""
+        for dataset, kept in ((self._chunks(), chunks), (self._documents(), documents)):
+            old = [v["version"] for v in dataset.versions() if time.time() - v["timestamp"].timestamp() > older_than_s]
+            if unused := [version for version in old if version not in kept]:
+                dataset.cleanup_old_versions(versions=unused)
 
+    @reading()
+    def files(self) -> dict[str, Path]:
+        """The files of the newest versions: their names in the index, and where they lie."""
+        names = [f"{Path(d.uri).name}/{name}" for d in (self._chunks(), self._documents()) for name in _files_of(d)]
+        return {name: self._layout.root / name for name in names}
+
+    @reading()
     def ids(self) -> NDArray[np.int64]:
         return np.asarray(self._chunks().to_table(columns=["id"])["id"].to_numpy(), dtype=np.int64)
 
+    @reading()
     def rows(self, ids: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.float32]]:
         """Text columns and vectors (float32, as stored: unit to float16) of chunks, in the store's order."""
         columns = ["id", "title", "heading", "text", "vector"]
@@ -159,6 +189,8 @@ class Store:
         return lance.dataset(self._layout.documents)
 
     def _create(self) -> None:
+        if self._layout.current.exists() or any(self._layout.snapshots.glob("*.json")):
+            raise IndexFault(f"the index {self._layout.root} was published, but state.json is missing; {RESTORE}")
         for uri in (self._layout.chunks, self._layout.documents):
             shutil.rmtree(uri, ignore_errors=True)  # a creation that was cut off
         chunks = lance.write_dataset(_chunks_schema(self.state.dim).empty_table(), self._layout.chunks, mode="create")
@@ -175,6 +207,13 @@ class Store:
         if versions != [self.state.chunks, self.state.documents]:
             self._commit(versions[0], versions[1], self.state.next_id)
 
+    def _check_state(self) -> None:
+        """What a damaged state would do most harm with: an id used twice, vectors of another length."""
+        highest = int(self.ids().max(initial=0))
+        dim = self._chunks().schema.field("vector").type.list_size
+        if self.state.next_id <= highest or self.state.dim != dim:
+            raise IndexFault(f"{self._layout.state.name} does not belong to the store beside it; {RESTORE}")
+
     def _commit(self, chunks: int, documents: int, next_id: int) -> None:
         for uri in (self._layout.chunks, self._layout.documents):
             sync_tree(Path(uri), self._synced_s)
@@ -190,11 +229,15 @@ def read_state(layout: Layout) -> State | None:
         fields = json.loads(layout.state.read_bytes())
         if fields["format"] != FORMAT:
             raise IndexFault(f"the index {layout.root} has format {fields['format']}, this version reads {FORMAT}")
-        return State(**fields)
+        state = State(**fields)
+        wrong = [name for name, kind in State.__annotations__.items() if type(getattr(state, name)) is not kind]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is not {State.__annotations__[wrong[0]].__name__}")
+        return state
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, OSError) as e:
-        raise IndexFault(f"{layout.state} is damaged ({e})") from e
+        raise IndexFault(f"{layout.state} is damaged ({e}); {RESTORE}") from e
 
 
 def check_embedder(held: State | Mapping[str, Any], name: str, checksum: str) -> None:
@@ -213,10 +256,20 @@ def check_embedder(held: State | Mapping[str, Any], name: str, checksum: str) ->
 
 def open_dataset(uri: str, version: int) -> Any:
     """A Lance dataset at one version. Raises ``IndexFault`` where it is not there, or damaged."""
-    try:
+    with reading(f"{Path(uri).name} cannot be opened at version {version}"):
         return lance.dataset(uri, version=version)
-    except (OSError, ValueError) as e:
-        raise IndexFault(f"{Path(uri).name} cannot be opened at version {version}") from e
+
+
+def _files_of(dataset: Any) -> list[str]:
+    """What a version is read from, relative to the dataset's folder. None of it is ever written again."""
+    versions, number = Path(dataset.uri) / "_versions", dataset.version
+    newer = versions / f"{2**64 - 1 - number:020}.manifest"  # named so that the newest is listed first
+    manifest = newer if newer.exists() else versions / f"{number}.manifest"
+    names = [f"_versions/{manifest.name}"]
+    for fragment in dataset.get_fragments():
+        names += [f"data/{file.path}" for file in fragment.data_files()]
+        names += [fragment.deletion_file()] if fragment.deletion_file() else []
+    return names
 
 
 def vectors_of(column: pa.ChunkedArray, dim: int) -> NDArray[np.float32]:

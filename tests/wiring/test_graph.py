@@ -15,7 +15,7 @@ from assay.types import Completion, CompletionRequest, Delta, ScoreRequest, Scor
 from deployments.remote import RemoteDriver, Reply, reply
 from graph import wire
 from tests.fakes import ScriptedLLM
-from tests.unit.index.builders import DirectParser, write
+from tests.wiring.index.builders import DirectParser, write
 
 PAGES = {
     "moon.md": "# Moon\n\nThe gravity of the Moon causes the ocean tides on Earth. The Moon has no air of its own.",

@@ -119,6 +119,17 @@ def test_too_deep() -> None:
         compile_filter(parsed(filters))
 
 
+def test_too_many_tests() -> None:
+    part = {"or": [where("page", "=", i) for i in range(30)]}
+    with pytest.raises(InvalidFilter, match="more than 64 tests"):
+        compile_filter(parsed({"and": [part, part, part]}))
+
+
+def test_a_double_negation_is_none() -> None:
+    twice = compile_filter(parsed({"not": {"not": where("page", "=", 1)}}))
+    assert twice.equals(compile_filter(parsed(where("page", "=", 1))))
+
+
 def test_terms_of_flattens_and() -> None:
     one, two, three = (where("page", "=", i) for i in (1, 2, 3))
     assert len(terms_of(parsed({"and": [one, {"and": [two, {"or": [one, three]}]}]}))) == 3

@@ -1,4 +1,5 @@
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from assay.errors import IndexFault, InvalidFilter, NotFound, StageUnavailable, 
 from assay.index.filters import FIELDS, OPS
 from assay.schemas import Filter
 from assay.types import SearchQuery
-from tests.unit.index.builders import found, ingest, retriever, search, write
 from tests.unit.index.fakes import WordEncoder
+from tests.wiring.index.builders import found, ingest, retriever, search, write
 
 FILES = {
     "pump.md": "# Pumps\n\nThe pump B-120 moves cold water.",
@@ -92,6 +93,21 @@ def test_filter_and_document_are_intersected(index: Path) -> None:
     both = search(r, asked("B-120", where("format", "=", "txt"), doc_id=doc))
     assert both.hits == ()
     assert both.explain.count_without == 3
+
+
+@pytest.mark.parametrize("outer", ["and", "or"])
+def test_the_largest_filter_is_quick_in_the_store(index: Path, outer: str) -> None:
+    """Lance takes it as a substrait plan, which doubles in cost with every level of the expression."""
+    groups = [[where("title", "=", f"x{i}{j}") for j in range(32)] for i in range(2)]
+    r, filters = retriever(index), {outer: [{"or": groups[0]}, {"not": {"and": groups[1]}}]}
+    started = time.perf_counter()
+    result = search(r, asked("pump", filters))
+    assert time.perf_counter() - started < 1
+    assert result.explain.allowed_rows == (0 if outer == "and" else 6)
+
+
+def test_an_empty_document_is_no_document(index: Path) -> None:
+    assert search(retriever(index), asked("pump", doc_id="")).explain.allowed_rows == 0
 
 
 def test_an_empty_set_names_what_emptied_it(index: Path) -> None:

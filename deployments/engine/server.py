@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ log = logging.getLogger("ray.serve")
 
 async def start_server(name: str, config: EngineConfig, model: str, fork: "ForkServer") -> Any:
     start = time.monotonic()
+    # As it is imported, vLLM configures logging by a dictConfig, which closes every handler of the process: Serve's log file
+    # would get no line of this replica any more.
+    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
+    logging.getLogger("vllm").setLevel(os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"))
     from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
     from ray.serve.llm import LLMConfig, LLMServer
 

@@ -1,6 +1,5 @@
 """One real graph for the whole session, over the KServe documentation: real Ray, the real model, the real index."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -73,7 +72,6 @@ def running(
 @pytest.fixture(scope="session")
 def ray_address(running: Running) -> Iterator[str]:
     """Connects this process to the graph's Ray, for calls by handle."""
-    os.environ["RAY_AUTH_MODE"] = "token"  # a driver that names an address does not turn it on by itself
     import ray
 
     ray.init(address=running.graph.address, namespace="serve", log_to_driver=False, configure_logging=False)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from assay.sentences import sentences as sentences
-from assay.words import ASKING, STOP
+from assay.words import ASKING, NEGATIONS, STOP, TURNS
 
 # Scripts written without spaces (Han, kana, Hangul, Thai, Lao, Burmese, Khmer): bigrams, since a run is no word.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"  # noqa: E501
@@ -67,8 +67,31 @@ def names(text: str) -> list[str]:
 
 
 def query_key(text: str) -> str:
-    """Equal for queries that differ in case, spacing, word order, inflection or stop words only."""
-    return " ".join(sorted(set(content_terms(text) or terms(text)))) or normalise(text).strip()
+    """Equal for queries that differ in case, spacing, word order, inflection or stop words only.
+
+    A word that turns the meaning (``not``, ``without``, ``before``, ``to``) stays, with the word that it stands before.
+    """
+    return " ".join(sorted(set(_key_terms(text)))) or " ".join(sorted(set(terms(text)))) or normalise(text).strip()
+
+
+def _key_terms(text: str) -> list[str]:
+    """Content terms, the first after a turning word bound to it; empty for a text without content."""
+    key: list[str] = []
+    turns: list[str] = []
+    before = ""
+    content = set(_content_tokens(text))
+    for token in _tokens(text):
+        word = _fold(token)
+        if token in content:
+            first, *rest = _analyse(token, "english") or ("",)
+            key += [term for term in (" ".join([*turns, first]).strip(), *rest) if term]
+            turns = []
+        elif word in NEGATIONS or word.endswith("n't"):
+            turns.append("not")
+        elif word in TURNS and not (word == "to" and before == "how"):
+            turns.append(word)
+        before = word
+    return [*key, *turns] if key else []
 
 
 def _tokens(text: str) -> Iterator[str]:

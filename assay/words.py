@@ -12,4 +12,8 @@ STOP = frozenset(
     """.split()
 )
 
+# Stop words that turn a question into another one.
+NEGATIONS = frozenset("not no cannot nor".split())
+TURNS = frozenset("with without before after from to".split())
+
 ASKING = frozenset("what which who whom whose when where why how whether whatever".split())

@@ -11,9 +11,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from assay.config import AppConfig, IndexConfig
-from assay.errors import AssayError
+from assay.errors import AssayError, SetupError
 from assay.index.ingest import Ingestion, Report, find_sources
 from assay.index.ingest import Progress as Step
 
@@ -26,7 +27,11 @@ def ingest(
     index: Annotated[str, typer.Option(help="Folder of the index.", envvar="ASSAY_INDEX")] = IndexConfig().uri,
     bucket: Annotated[str, typer.Option(help="The part of the index that these documents belong to.")] = "default",
     base: Annotated[
-        Path | None, typer.Option(help="Documents are named by their path from here (by default: where you are).")
+        Path | None,
+        typer.Option(
+            help="Documents are named by their path from here. By default from the folder that holds the given path, "
+            "so that 'docs' and '../docs' both give 'docs/...', wherever you are."
+        ),
     ] = None,
     embedder: Annotated[str, typer.Option(help="A model folder or id; an index has one.")] = IndexConfig().embedder,
     report: Annotated[
@@ -43,10 +48,11 @@ def ingest(
     """
     notes = Console(stderr=True)
     try:
-        done, interrupted = _run(paths, index, bucket, (base or Path.cwd()).resolve(), embedder, rebuild, notes)
+        _check_report(report)
+        done, interrupted = _run(paths, index, bucket, base and base.resolve(), embedder, rebuild, notes)
         _show(done, Console())
         if report is not None:
-            report.write_text(json.dumps(asdict(done), indent=1, ensure_ascii=False) + "\n")
+            report.write_text(json.dumps(asdict(done), indent=1, ensure_ascii=False) + "\n", "utf-8")
     except AssayError as fault:
         _complain(notes, str(fault))
         raise typer.Exit(EXIT_SETUP) from None
@@ -62,8 +68,14 @@ def ingest(
         raise typer.Exit(EXIT_FAILED_FILES)
 
 
+def _check_report(report: Path | None) -> None:
+    """Before the work, not after it."""
+    if report is not None and (report.is_dir() or not report.absolute().parent.is_dir()):
+        raise SetupError(f"the report '{report}' cannot be written: its folder is missing, or it is a folder itself")
+
+
 def _run(
-    paths: list[Path], index: str, bucket: str, base: Path, embedder: str, rebuild: bool, notes: Console
+    paths: list[Path], index: str, bucket: str, base: Path | None, embedder: str, rebuild: bool, notes: Console
 ) -> tuple[Report, bool]:
     """The report, and whether the user broke it off. What can be wrong is found out before the model is loaded."""
     from assay.index.embed import SentenceEmbedder
@@ -126,7 +138,7 @@ def _show(done: Report, out: Console) -> None:
     if told:
         table = Table("file", "outcome", "reason", title_justify="left", box=None, pad_edge=False)
         for row in sorted(told, key=lambda r: (r.outcome, r.uri))[:_LISTED]:
-            table.add_row(_plain(row.uri), row.outcome, _plain(f"{row.reason}: {row.message}"))
+            table.add_row(Text(_plain(row.uri)), row.outcome, Text(_plain(f"{row.reason}: {row.message}")))
         out.print(table, markup=False, highlight=False)
         if len(told) > _LISTED:
             out.print(f"... and {len(told) - _LISTED} more (--json has them all)", markup=False, highlight=False)
@@ -137,8 +149,8 @@ def _show(done: Report, out: Console) -> None:
 
 
 def _plain(text: str) -> str:
-    """File names are not ours: no markup and no escape sequence of theirs reaches the terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text).replace("[", r"\[")
+    """File names are not ours: no escape sequence of theirs reaches the terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _complain(notes: Console, text: str) -> None:

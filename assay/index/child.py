@@ -4,18 +4,24 @@ A request is a line of JSON (``format``, ``stem``, ``bytes``) and then that many
 number of bytes that follow, and then those: JSON with ``parsed``, or with ``reason`` and ``message``.
 """
 
+import ctypes
 import json
 import os
 import resource
+import signal
 import sys
 
 from assay.errors import ParseFault
 from assay.index.parse import parse
 from assay.index.parsed import dumps
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> None:
     memory = int(sys.argv[1])
+    if sys.platform == "linux":  # a parent that is killed cannot end a child that is busy
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # a parser has nothing to write

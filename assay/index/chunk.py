@@ -1,5 +1,6 @@
 """Documents to passages, by structure, with a budget in the embedder's own tokens."""
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,10 @@ from assay.sentences import sentences
 
 # MiniLM reads 256 tokens: the passage, and before it its title and headings.
 BUDGET = 180
+CHARS = 4_000  # to WordPiece any word of more than 100 characters is one token
+CHUNKER = 1  # raise it when the parsers or the chunker read a file otherwise: it is part of the content hash
+_PREFIX = 64  # tokens of title and headings, counted without the tokenizer: signs, and up to five letters
+_TOKEN = re.compile(r"[^\W\x00-\u024f]|\w{1,5}|[^\w\s]")
 _SMALL = 60  # sections with less than this join a neighbour under the same heading
 
 
@@ -42,7 +47,7 @@ class _Piece:
 
 
 def chunk(parsed: Parsed, token_starts: NDArray[np.int64], budget: int = BUDGET) -> list[Passage]:
-    """Disjoint passages in order, none empty, none with outer whitespace, none above ``budget`` tokens.
+    """Disjoint passages in order, none empty, none with outer whitespace, none above ``budget`` tokens or ``CHARS``.
 
     Sections are divided between blocks, then sentences, then lines, then tokens; tables and code stay whole where they
     fit. No passage crosses a page. ``token_starts`` as of ``Encoder.token_starts`` for ``parsed.text``.
@@ -58,7 +63,12 @@ def chunk(parsed: Parsed, token_starts: NDArray[np.int64], budget: int = BUDGET)
 def passage_text(title: str, heading: Sequence[str], text: str) -> str:
     """What both legs index: the passage under its title and headings, which it often does not repeat."""
     names = [title, *(name for name in heading if name != title)]
-    return f"{' > '.join(filter(None, names))}\n{text}"
+    prefix = " > ".join(filter(None, names))
+    for count, token in enumerate(_TOKEN.finditer(prefix)):
+        if count == _PREFIX:
+            prefix = prefix[: token.start()].rstrip(" >")
+            break
+    return f"{prefix}\n{text}"
 
 
 def _sections(parsed: Parsed) -> Iterator[list[_Piece]]:
@@ -95,7 +105,8 @@ def _pack(section: list[_Piece], text: str, starts: list[int], budget: int) -> I
     current = parts[0]
     for part in parts[1:]:
         joined = _count(starts, current.start, part.end)
-        if joined <= share or (joined <= budget and _count(starts, part.start, part.end) < _SMALL / 4):
+        short = part.end - current.start <= CHARS
+        if short and (joined <= share or (joined <= budget and _count(starts, part.start, part.end) < _SMALL / 4)):
             current = replace(current, end=part.end)
         else:
             yield current
@@ -106,11 +117,12 @@ def _pack(section: list[_Piece], text: str, starts: list[int], budget: int) -> I
 def _divide(
     text: str, start: int, end: int, starts: list[int], budget: int, level: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """Spans of at most ``budget`` tokens: the whole, or its sentences (rows, items), their lines, or runs of tokens."""
+    """Spans of at most ``budget`` tokens and ``CHARS``: the whole, or its sentences (rows, items), their lines, or
+    runs of tokens."""
     start, end = _trim(text, start, end)
     if start == end:
         return
-    if _count(starts, start, end) <= budget:
+    if end - start <= CHARS and _count(starts, start, end) <= budget:
         yield start, end
     elif level == len(_SPLITTERS):
         yield from _cut(text, start, end, starts, budget)
@@ -136,15 +148,15 @@ _SPLITTERS = (_sentence_edges, _line_edges)
 
 
 def _cut(text: str, start: int, end: int, starts: list[int], budget: int) -> Iterator[tuple[int, int]]:
-    """Runs of at most ``budget`` tokens, cut at a blank where there is one near the end."""
+    """Runs of at most ``budget`` tokens and ``CHARS``, cut at a blank where there is one near the end."""
     first, last = bisect_left(starts, start), bisect_left(starts, end)
-    while last - first > budget:
-        edge = starts[first + budget]
+    while last - first > budget or end - start > CHARS:
+        edge = min(starts[first + budget] if last - first > budget else end, start + CHARS)
         blank = text.rfind(" ", (start + edge) // 2, edge)
         edge = blank + 1 if blank >= 0 else edge
         if edge > start:  # tokens of one character (bytes of an emoji) may share their place
             yield from _divide(text, start, edge, starts, max(budget, _count(starts, start, edge)))
-        start, first = edge, max(first + 1, bisect_left(starts, edge))
+        start, first = edge, bisect_left(starts, edge) if edge > start else first + 1
     yield from _divide(text, start, end, starts, max(budget, last - first))
 
 
@@ -169,7 +181,7 @@ def _mergeable(a: _Piece, b: _Piece, starts: list[int], budget: int) -> bool:
         return False
     near = len(_shared(a.path, b.path)) >= len(b.path) - 1
     small = min(_count(starts, a.start, a.end), _count(starts, b.start, b.end)) < _SMALL
-    return near and small and _count(starts, a.top, b.end) <= budget
+    return near and small and b.end - a.top <= CHARS and _count(starts, a.top, b.end) <= budget
 
 
 def _shared(a: _Path, b: _Path) -> _Path:
@@ -184,6 +196,7 @@ def _count(starts: list[int], start: int, end: int) -> int:
 
 def _marker(text: str, floor: int, place: int) -> int:
     """How many characters before ``place`` on its line belong to it: a list marker, a quote mark, an indent."""
+    floor = max(floor, place - 13)
     line = max(text.rfind("\n", floor, place) + 1, floor)
     return place - line if place - line <= 12 and not any(c.isalpha() for c in text[line:place]) else 0
 

@@ -6,6 +6,7 @@ What a batch has stored stays stored, whatever happens afterwards: a run that wa
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.errors import ParseFault, SetupError
-from assay.index.chunk import Passage, chunk, passage_text
+from assay.index.chunk import CHUNKER, Passage, chunk, passage_text
 from assay.index.embed import Encoder
 from assay.index.files import Layout
+from assay.index.parsed import FORMATS, Parsed
 from assay.index.parser import Parser
 from assay.index.snapshot import REBUILD_ROWS, publish
 from assay.index.store import Entry, Store
@@ -32,7 +34,7 @@ _SKIPPED = frozenset(["unsupported", "empty"])  # nothing is lost without them, 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one file. ``reason`` and ``message`` are set where it was skipped or failed."""
+    """What became of one file. ``reason`` and ``message`` are set where it was skipped, failed, or emptied."""
 
     uri: str
     outcome: Outcome
@@ -64,14 +66,17 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Source:
+    """``fault`` is what keeps it from being read, where that shows already."""
+
     path: Path
     uri: str
     size: int = 0
+    fault: ParseFault | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A parsed document that waits for its vectors."""
+    """A parsed document that waits for its vectors; without passages, one whose file holds no text any more."""
 
     source: Source
     doc_id: str
@@ -84,20 +89,42 @@ class _Read:
     outcome: Outcome
 
 
-def find_sources(paths: Sequence[Path], base: Path) -> list[Source]:
+def find_sources(paths: Sequence[Path], base: Path | None = None) -> list[Source]:
     """The files under the paths, each once, in order. Hidden ones, and links that lead out of a path, are left out.
 
-    ``uri`` is the path from ``base`` where the file lies under it, and otherwise a ``file://`` URI.
+    ``uri`` is the path from ``base`` where the file lies under it, and otherwise a ``file://`` URI. Without a base it
+    begins with the given path's own name, wherever the command runs. What cannot be read, be it a folder, has a
+    ``fault``. Raises ``SetupError``: a path that does not exist, two files of one name.
     """
-    found: dict[str, Source] = {}
+    found: dict[Path, Source] = {}
+    named: dict[str, Path] = {}
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):
             raise SetupError(f"'{path}' does not exist")
-        root = path.resolve()
-        for file in [root] if root.is_file() else _walk(root):
-            uri = file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_uri()
-            found.setdefault(uri, Source(file, uri, file.stat().st_size))
+        root = Path(os.path.realpath(path))
+        for file, fault in _walk(root) if root.is_dir() else [(root, None)]:
+            if file in found:
+                continue
+            source = found[file] = _source(file, base or root.parent, fault)
+            if (other := named.setdefault(source.uri, file)) != file:
+                raise SetupError(f"'{other}' and '{file}' would both be named '{source.uri}'; give a base above both")
     return list(found.values())
+
+
+def _source(file: Path, base: Path, fault: OSError | None) -> Source:
+    name = file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_uri()
+    uri = os.fsencode(name).decode(errors="backslashreplace")
+    if fault is not None:
+        return Source(file, uri, fault=ParseFault(f"the folder cannot be read ({fault.strerror})", "unreadable"))
+    if uri != name:
+        return Source(file, uri, fault=ParseFault("the file's name is not UTF-8; rename it", "unreadable"))
+    try:
+        status = file.stat()
+    except OSError as e:
+        return Source(file, uri, fault=ParseFault(f"the file cannot be read ({e.strerror})", "unreadable"))
+    if not stat.S_ISREG(status.st_mode):
+        return Source(file, uri, fault=ParseFault("it is no regular file", "unsupported"))
+    return Source(file, uri, status.st_size)
 
 
 def doc_id_of(bucket: str, uri: str) -> str:
@@ -158,20 +185,35 @@ class Ingestion:
 
     def _read(self, source: Source, known: dict[str, str]) -> _Read | None:
         """None where there is nothing to store: unchanged, skipped or failed, which the report then says."""
+        doc_id = doc_id_of(self.report.bucket, source.uri)
+        outcome: Outcome = "replaced" if doc_id in known else "ingested"
+        data = b""
         try:
+            if source.fault is not None:
+                raise source.fault
             data = self._parser.read(source.path)
-            doc_id, digest = doc_id_of(self.report.bucket, source.uri), hashlib.sha256(data).hexdigest()
+            digest = _hash(data)
             if known.get(doc_id) == digest:
                 self._tell(source, Row(source.uri, "unchanged"))
                 return None
             parsed = self._parser.parse(data, source.path.name)
+            passages = self._passages(parsed)
         except ParseFault as e:
-            outcome: Outcome = "skipped" if e.reason in _SKIPPED else "failed"
+            if e.reason == "empty" and doc_id in known:  # its old text must not be found any more
+                path = source.path
+                return _Read(
+                    source, doc_id, _hash(data), len(data), path.stem, FORMATS[path.suffix.lower()], "", (), outcome
+                )
+            outcome = "skipped" if e.reason in _SKIPPED else "failed"
             self._tell(source, Row(source.uri, outcome, reason=e.reason, message=e.message))
             return None
-        passages = chunk(parsed, self._encoder.token_starts(parsed.text))
-        outcome = "replaced" if doc_id in known else "ingested"
         return _Read(source, doc_id, digest, len(data), parsed.title, parsed.format, parsed.text, passages, outcome)
+
+    def _passages(self, parsed: Parsed) -> Sequence[Passage]:
+        try:
+            return chunk(parsed, self._encoder.token_starts(parsed.text))
+        except Exception as e:  # whatever a text does to the tokenizer or the chunker is this file's fault
+            raise ParseFault(f"the text cannot be divided into passages: {type(e).__name__}", "malformed") from e
 
     def _store(self, store: Store, batch: Sequence[_Read]) -> None:
         if not batch:
@@ -181,7 +223,10 @@ class Ingestion:
         ends = np.cumsum([len(r.passages) for r in batch])
         store.put([self._entry(r, vectors[end - len(r.passages) : end]) for r, end in zip(batch, ends, strict=True)])
         for r in batch:
-            self._tell(r.source, Row(r.source.uri, r.outcome, len(r.passages)))
+            emptied = (
+                () if r.passages else ("empty", "the file holds no text any more; its old text is out of the index")
+            )
+            self._tell(r.source, Row(r.source.uri, r.outcome, len(r.passages), *emptied))
 
     def _entry(self, r: _Read, vectors: NDArray[np.float32]) -> Entry:
         return Entry(
@@ -216,10 +261,21 @@ class Ingestion:
         self._progress(Progress(len(self.report.rows), len(self._sources), done, self._total_bytes, self._chunks))
 
 
-def _walk(root: Path) -> Iterator[Path]:
-    for folder, folders, files in os.walk(root):
+def _hash(data: bytes) -> str:
+    """Of the content, and of how it is read: a better chunker reaches files that have not changed."""
+    digest = hashlib.sha256(b"chunker %d\0" % CHUNKER)
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def _walk(root: Path) -> Iterator[tuple[Path, OSError | None]]:
+    """Files, and with the error the folders that cannot be read."""
+    faults: list[OSError] = []
+    for folder, folders, files in os.walk(root, onerror=faults.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             path = Path(folder) / name
-            if not name.startswith(".") and path.resolve().is_relative_to(root):
-                yield path
+            if not name.startswith(".") and Path(os.path.realpath(path)).is_relative_to(root):
+                yield path, None
+    for fault in faults:
+        yield Path(fault.filename), fault

@@ -10,11 +10,18 @@ from assay.errors import ParseFault
 from assay.index.parsed import Block, Kind, Parsed
 
 _DROPPED = frozenset(
-    "script style noscript template svg math iframe object nav footer button select option form dialog head canvas".split()
+    "script style noscript template svg annotation annotation-xml iframe object nav footer button select option dialog"
+    " head canvas".split()
+)
+_UNSEEN_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+# Elements whose inside is no markup: closed at once, as XHTML may, they swallow the page.
+_CLOSED_AT_ONCE = re.compile(r"<(script|style|title|textarea|iframe|noframes|xmp)(\s[^<>]*)?/>", re.IGNORECASE)
+_XHTML = re.compile(
+    r"\s*<\?xml|[^>]*?<!doctype[^>]*xhtml|(?:[^<]|<(?!html))*<html[^>]*w3\.org/1999/xhtml", re.IGNORECASE
 )
 _BLOCKS = frozenset(
-    "address article aside blockquote body dd details div dl dt fieldset figcaption figure h1 h2 h3 h4 h5 h6 header hr html"
-    " li main ol p pre section summary table tbody td tfoot th thead tr ul".split()
+    "address article aside blockquote body caption dd details div dl dt fieldset figcaption figure form h1 h2 h3 h4 h5 h6"
+    " header hr html li main ol p pre section summary table tbody td tfoot th thead tr ul".split()
 )
 _DEPTH = 400  # deeper nesting than any page has: what lies below is read as plain text
 _SPACE = re.compile(r"[ \t\r\n\f\v\u00a0]+")
@@ -54,17 +61,46 @@ class _Writer:
 
 
 def parse(html: str, stem: str) -> Parsed:
-    tree = LexborHTMLParser(html.replace("\x00", ""))
+    html = html.replace("\x00", "")
+    tree = LexborHTMLParser(_CLOSED_AT_ONCE.sub(r"<\1\2></\1>", html) if _XHTML.match(html[:4096]) else html)
+    title = tree.css_first("head > title")
+    titled = _tidy(title.text()) if title is not None else ""
+    if tree.body is not None:
+        _drop_unseen(tree.body)
     heading = tree.css_first("h1")
-    title = tree.css_first("title")
     writer = _Writer()
     if tree.body is not None:
         _walk(tree.body, writer, 0)
     writer.flush()
     if not writer.blocks:
         raise ParseFault("the page holds no text", "empty")
-    named = next((t for node in (title, heading) if node is not None and (t := _tidy(node.text()))), stem)
+    named = titled or (_line(heading) if heading is not None else "") or stem
     return Parsed("".join(writer.parts).rstrip("\n"), named, "html", tuple(writer.blocks))
+
+
+def _drop_unseen(root: Any) -> None:
+    """Take out what no reader sees. Only the outermost of what nests: with it goes what it holds."""
+    unseen: list[Any] = []
+    stack = [root]
+    while stack:
+        for child in _children(stack.pop()):
+            (unseen if _unseen(child) else stack).append(child)
+    for node in unseen:
+        node.decompose()
+
+
+def _unseen(node: Any) -> bool:
+    tag = node.tag
+    if tag == "-text":
+        return False
+    if not tag or tag in _DROPPED or tag.startswith(("-", "_", "!")):
+        return True
+    attributes = node.attributes
+    return (
+        "hidden" in attributes
+        or (attributes.get("aria-hidden") or "").lower() == "true"
+        or bool(_UNSEEN_STYLE.search(attributes.get("style") or ""))
+    )
 
 
 def _walk(node: Any, writer: _Writer, depth: int) -> None:
@@ -72,14 +108,12 @@ def _walk(node: Any, writer: _Writer, depth: int) -> None:
         tag = child.tag
         if tag == "-text":
             writer.inline(_SPACE.sub(" ", child.text_content or ""))
-        elif tag in _DROPPED or "hidden" in child.attributes or not tag or tag.startswith(("-", "_", "!")):
-            continue
         elif tag == "br":
             writer.inline("\n")
         elif tag == "img":
             writer.inline(f" {child.attributes.get('alt') or ''} ")
         elif tag not in _BLOCKS:
-            _walk(child, writer, depth + 1) if depth < _DEPTH else writer.inline(child.text())
+            _walk(child, writer, depth + 1) if depth < _DEPTH else writer.inline(_line(child))
         else:
             writer.flush()
             _block(child, tag, writer, depth)
@@ -87,17 +121,18 @@ def _walk(node: Any, writer: _Writer, depth: int) -> None:
 
 def _block(node: Any, tag: str, writer: _Writer, depth: int) -> None:
     if depth >= _DEPTH:
-        writer.inline(node.text(separator=" "))
+        writer.inline(_line(node))
         writer.flush()
     elif re.fullmatch(r"h[1-6]", tag):
-        if name := _tidy(node.text(separator=" ")):
+        if name := _line(node):
             writer.block("heading", f"{'#' * int(tag[1])} {name}", int(tag[1]), name)
     elif tag == "pre":
-        if code := node.text().strip("\n").rstrip():
+        if code := _inside(node, raw=True).strip("\n").rstrip():
             fence = "`" * (3 + max((len(run) - 2 for run in re.findall(r"`{3,}", code)), default=0))
             writer.block("code", f"{fence}\n{code}\n{fence}")
     elif tag == "table" and not node.css_first("table table"):
-        if rows := [row for tr in node.css("tr") if (row := _row(tr))]:
+        captions = [caption for c in node.css("caption") if (caption := _line(c))]
+        if rows := captions + [row for tr in node.css("tr") if (row := _row(tr))]:
             writer.block("table", "\n".join(rows))
     elif tag == "li":
         _walk_item(node, writer, depth)
@@ -114,16 +149,44 @@ def _walk_item(node: Any, writer: _Writer, depth: int) -> None:
             _block(child, child.tag, writer, depth + 1)
         elif child.tag == "-text":
             writer.inline(_SPACE.sub(" ", child.text_content or ""))
-        elif child.tag not in _DROPPED:
-            writer.inline(
-                " " + _SPACE.sub(" ", child.text(separator=" ")) + " " if child.tag in _BLOCKS else child.text()
-            )
+        elif depth < _DEPTH and child.css_first("ul, ol, pre, table"):
+            writer.flush("list", "- ")
+            _walk_item(child, writer, depth + 1)
+        elif child.tag in ("br", "img"):
+            writer.inline(f" {child.attributes.get('alt') or ''} ")
+        else:
+            words = _SPACE.sub(" ", _inside(child))
+            writer.inline(f" {words} " if child.tag in _BLOCKS else words)
     writer.flush("list", "- ")
 
 
 def _row(tr: Any) -> str:
-    cells = [_tidy(c.text(separator=" ")).replace("\n", " ").replace("|", "\\|") for c in tr.css("td, th")]
+    cells = [_line(c).replace("|", "\\|") for c in tr.css("td, th")]
     return "| " + " | ".join(cells) + " |" if any(cells) else ""
+
+
+def _inside(node: Any, *, raw: bool = False) -> str:
+    """The text inside, blanks where blocks and lines begin; ``raw``: as it stands, for code."""
+    parts: list[str] = []
+    stack: list[Any] = [*_children(node)][::-1]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            parts.append(item)
+        elif item.tag == "-text":
+            parts.append(item.text_content or "")
+        elif item.tag == "br":
+            parts.append("\n")
+        elif item.tag == "img":
+            parts.append(f" {item.attributes.get('alt') or ''} ")
+        else:
+            before, after = ("", "") if item.tag not in _BLOCKS else ("", "\n") if raw else (" ", " ")
+            stack += [after, *[*_children(item)][::-1], before]
+    return "".join(parts)
+
+
+def _line(node: Any) -> str:
+    return " ".join(_inside(node).split())
 
 
 def _children(node: Any) -> Iterator[Any]:

@@ -9,11 +9,22 @@ from assay.errors import ParseFault
 from assay.index.parsed import Block, Kind, Parsed
 
 _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*\r?$\n?", re.DOTALL | re.MULTILINE)
-_FRONT_TITLE = re.compile(
-    r"""^title:[ \t]*(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'|(.*?))[ \t]*(?:[ \t]#.*)?\r?$""", re.MULTILINE
+# Every line of front matter, or what stands between two rules is content: a key first (but for comments), then
+# keys, items, what is indented, comments, closing brackets.
+_FRONT_KEY = re.compile(r"""["']?[\w.-]+["']?[ \t]*:(?:\s|\Z)""")
+_FRONT_LINE = re.compile(r"""["']?[\w.-]+["']?[ \t]*:(?:\s|\Z)|[-#\]}\s]|\Z""")
+_FRONT_TITLE = re.compile(r"^title:(.*)$((?:\n(?:[ \t].*)?$)*)", re.MULTILINE)
+_SCALAR = re.compile(r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)')(?:\s+#.*)?""")
+_FOLDED = re.compile(r"[|>][-+0-9]{0,2}(?:\s+#.*)?")
+# In MDX alone, where lines at the start of a block are code: elsewhere people write about imports and exports.
+_IMPORT = re.compile(
+    r"""import\s(?:[\w*${},\s]+\sfrom\s*)?['"][^'"\n]+['"][ \t]*;?[ \t]*(?:\r?\n\s*|\Z)""",
 )
-_ESM = re.compile(r"\A(?:import\s[^\n]*\sfrom\s|import\s*['\"]|export\s+(?:const|default|function)\s)")
-_COMMENT = re.compile(r"\A(?:<!--.*?-->|\{/\*.*?\*/\})\s*\Z", re.DOTALL)
+_EXPORT = re.compile(
+    r"export\s+(?:const|let|var|default|async|function|class|type)\b[^\n]*(?:\n\s*|\Z)|export\s*[{*][^\n]*(?:\n\s*|\Z)"
+)
+_COMMENT = re.compile(r"\A(?:(?:<!--(?:(?!-->).)*+-->|\{/\*(?:(?!\*/\}).)*+\*/\})\s*+)++\Z", re.DOTALL)
+_HEADING_CHARS = 1_000  # what of a heading is looked at for markup
 _MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|[*_`]{1,3}|\s*\{#[^}]*\}\s*$|<[^>]+>")
 _KINDS: dict[str, Kind] = {
     "paragraph_open": "text",
@@ -30,9 +41,9 @@ _PARAGRAPH = re.compile(r"(?:[^\n\r]*\S[^\n\r]*(?:\r\n|\n|\r|\Z))+")
 _UNDERLINE = re.compile(r"([=\-~#*])\1{2,}\s*$")
 
 
-def parse(text: str, stem: str) -> Parsed:
-    """Blocks by CommonMark with tables; front matter, imports and comments are no content."""
-    front = _FRONT.match(text)
+def parse(text: str, stem: str, *, mdx: bool = False) -> Parsed:
+    """Blocks by CommonMark with tables; front matter, comments and in ``mdx`` imports and exports are no content."""
+    front = _front(text)
     offset = front.end() if front else 0
     body = text[offset:]
     # The parser knows line numbers only, and \n, \r\n and \r as ends of lines: count the same ones here.
@@ -44,6 +55,8 @@ def parse(text: str, stem: str) -> Parsed:
         if token.map is None or token.level != 0:
             continue
         start, end = _span(body, lines, token.map)
+        if mdx and token.type == "paragraph_open":
+            start = _after_code(body, start, end)
         if start < end and (block := _block(body, token, tokens[i + 1 : i + 2], start + offset, end + offset, offset)):
             blocks.append(block)
     if not blocks:
@@ -66,10 +79,11 @@ def parse_plain(text: str, stem: str) -> Parsed:
 def _block(body: str, token: Token, following: list[Token], start: int, end: int, offset: int) -> Block | None:
     content = body[start - offset : end - offset]
     if token.type == "heading_open":
-        name = _MARKUP.sub(lambda m: m.group(1) or "", following[0].content if following else content).strip()
+        said = (following[0].content if following else content)[:_HEADING_CHARS]
+        name = _MARKUP.sub(lambda m: m.group(1) or "", said).strip()
         return Block("heading", start, end, int(token.tag[1:]), " ".join(name.split()))
     kind = _KINDS.get(token.type)
-    if kind is None or _COMMENT.match(content) or (kind == "text" and _ESM.match(content)):
+    if kind is None or _COMMENT.match(content):
         return None
     return Block(kind, start, end)
 
@@ -90,12 +104,39 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
+def _after_code(body: str, start: int, end: int) -> int:
+    """Where the text of a paragraph of MDX begins: after its lines of imports and exports."""
+    while start < end:
+        if found := _IMPORT.match(body, start, end):
+            start = found.end()
+        elif found := _EXPORT.match(body, start, end):
+            # An open bracket: the rest of the block is code too.
+            start = end if found.group().rstrip().endswith(("{", "(", "[", "`", "=>", "=")) else found.end()
+        else:
+            break
+    return start
+
+
+def _front(text: str) -> re.Match[str] | None:
+    found = _FRONT.match(text)
+    lines = found.group(1).splitlines() if found else []
+    first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
+    return found if _FRONT_KEY.match(first) and all(map(_FRONT_LINE.match, lines)) else None
+
+
 def _front_title(front: re.Match[str] | None) -> str:
-    found = _FRONT_TITLE.search(front.group(1)) if front else None
+    """Of YAML what titles need: quoted, bare, folded over lines. A quote that nothing closes is left out."""
+    found = _FRONT_TITLE.search(front.group(1).replace("\r\n", "\n")) if front else None
     if found is None:
         return ""
-    double, single, bare = found.groups()
-    text = double.replace('\\"', '"') if double is not None else (single or bare or "").replace("''", "'")
+    value, below = found.group(1).strip(), found.group(2)
+    if _FOLDED.fullmatch(value):
+        return " ".join(below.split())
+    quoted = _SCALAR.fullmatch(value)
+    if quoted is None:
+        return " ".join(re.split(r"(?:^|\s)#", value, maxsplit=1)[0].lstrip("\"'").split())
+    double, single = quoted.groups()
+    text = double.replace('\\"', '"') if double is not None else single.replace("''", "'")
     return " ".join(text.split())
 
 

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Kind = Literal["heading", "text", "list", "table", "code"]
-Format = Literal["md", "txt", "html", "pdf"]
+Format = Literal["md", "mdx", "txt", "html", "pdf"]
 
 FORMATS: dict[str, Format] = {
     ".md": "md",
-    ".mdx": "md",
+    ".mdx": "mdx",
     ".markdown": "md",
     ".txt": "txt",
     ".text": "txt",

@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import stat
 import subprocess
 import sys
 import time
@@ -37,16 +38,21 @@ class Parser:
         self._stop()
 
     def read(self, path: Path) -> bytes:
-        """The file's bytes. Raises ``ParseFault``: ``unsupported``, ``unreadable`` or ``too_large``."""
+        """The file's bytes. Raises ``ParseFault``: ``unsupported``, ``unreadable`` or ``too_large``. Never waits for a pipe."""
         if path.suffix.lower() not in FORMATS:
             raise ParseFault(f"files of the kind '{path.suffix or path.name}' are not read", "unsupported")
         try:
-            size = path.stat().st_size
-            if size > self._limits.file_bytes:
-                raise ParseFault(f"the file has {size} bytes, more than {self._limits.file_bytes}", "too_large")
-            return path.read_bytes()
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise ParseFault("it is no regular file", "unsupported")
+                data = file.read(self._limits.file_bytes + 1)
         except OSError as e:
             raise ParseFault(f"the file cannot be read ({e.strerror})", "unreadable") from None
+        if len(data) > self._limits.file_bytes:
+            size = max(status.st_size, len(data))
+            raise ParseFault(f"the file has {size} bytes, more than {self._limits.file_bytes}", "too_large")
+        return data
 
     def parse(self, data: bytes, name: str) -> Parsed:
         """Raises ``ParseFault`` with a reason of ``assay.index.parse``, or ``too_large`` where a limit was met."""

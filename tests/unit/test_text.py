@@ -1,3 +1,4 @@
+import time
 from itertools import pairwise
 
 import pytest
@@ -74,6 +75,25 @@ def test_query_key_tells_searches_apart() -> None:
     assert len(keys) == 6
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("models with GPU", "models without GPU"),
+        ("releases before 2020", "releases after 2020"),
+        ("dogs not cats", "dogs cats"),
+        ("it doesn't scale", "it does scale"),
+        ("flights from Paris to Rome", "flights from Rome to Paris"),
+    ],
+)
+def test_query_key_keeps_what_turns_the_meaning(one: str, other: str) -> None:
+    assert query_key(one) != query_key(other)
+
+
+def test_query_key_does_not_mind_the_order() -> None:
+    assert query_key("to Rome from Paris, flights") == query_key("Flights from Paris to Rome")
+    assert query_key("models that aren't ready") == query_key("not ready models")
+
+
 def test_normalise() -> None:
     assert normalise("Ｓtraße ﬁ") == "strasse fi"
 
@@ -107,6 +127,25 @@ def test_normalise() -> None:
 )
 def test_sentences(text: str, expected: list[str]) -> None:
     assert spans(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x\n" + " " * 400_000 + "y",
+        "--" + " " * 400_000 + "y",
+        "x" + "." * 400_000 + "y",
+        "a. " * 130_000,
+        "x." + ")" * 400_000 + "y",
+        "|--" * 130_000 + "x",
+        "so i went and. " * 26_000,
+    ],
+    ids=lambda text: text[:5],
+)
+def test_sentences_take_linear_time(text: str) -> None:
+    begun = time.perf_counter()
+    sentences(text)
+    assert time.perf_counter() - begun < 2, "quadratic time took minutes here"
 
 
 @settings(max_examples=15, deadline=None)

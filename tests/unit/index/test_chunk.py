@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from assay.errors import ParseFault
 from assay.index import parse_md
-from assay.index.chunk import Passage, chunk, passage_text
+from assay.index.chunk import CHARS, Passage, chunk, passage_text
 from assay.index.parsed import Block, Parsed
 from tests.unit.index.fakes import WordEncoder
 
@@ -52,6 +52,17 @@ def test_a_line_without_end_is_cut_by_tokens() -> None:
     assert all(len(starts(passage)) <= 40 for passage, _ in found)
 
 
+def test_no_passage_is_longer_than_a_page_of_text() -> None:
+    blob = "The key is " + "deadbeef" * 2_000 + " and ends."
+    found = [passage for passage, _ in passages(blob)]
+    assert "".join("".join(found).split()) == "".join(blob.split())
+    assert max(map(len, found)) <= CHARS
+    gaps = [passage for passage, _ in passages("One\n" + " " * 10_000 + "two.")]
+    assert gaps == ["One", "two."]
+    small = f"# A\n\n{'x' * 3_000}\n\n# B\n\n{'y' * 3_000}"
+    assert len(passages(small)) == 2
+
+
 def test_no_passage_crosses_a_page() -> None:
     text = "First page.\fSecond page."
     parsed = Parsed(text, "t", "pdf", [Block("text", 0, 11), Block("text", 12, 24)], [0, 12])
@@ -62,14 +73,20 @@ def test_a_document_of_headings_is_text() -> None:
     assert passages("# Only\n\n## Headings\n") == [("# Only\n\n## Headings", ())]
 
 
-def test_front_matter_imports_and_comments_are_no_content() -> None:
-    text = "---\ntitle: 'It''s here'\nkeywords: secret\n---\nimport A from 'b';\n\n<!-- todo -->\n\nBody.\n"
+def test_front_matter_and_comments_are_no_content() -> None:
+    text = "---\ntitle: 'It''s here'\nkeywords: secret\n---\n<!-- todo -->\n\nBody.\n"
     parsed = parse_md.parse(text, "stem")
     assert (parsed.title, passages(text)) == ("It's here", [("Body.", ())])
 
 
 def test_the_title_is_said_once() -> None:
     assert passage_text("T", ("T", "H"), "x") == "T > H\nx"
+
+
+def test_names_leave_room_for_the_passage() -> None:
+    prefix, _, text = passage_text("long " * 40, ("word " * 40,), "x").partition("\n")
+    assert (len(prefix.split()), text) == (64, "x")
+    assert len(passage_text("標" * 200, (), "x")) == 66
 
 
 MARKDOWN = st.lists(

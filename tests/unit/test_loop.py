@@ -308,7 +308,7 @@ async def test_a_hung_first_search_past_the_deadline_says_so() -> None:
             raise AssertionError
 
     bench.retriever = Hung()
-    response = await bench.ask(budget=Budget(3, 6, 0.3, 400, 0.1))
+    response = await bench.ask(budget=Budget(3, 6, 0.1, 400, 0.05))
     assert (response.status, response.terminated_by, response.rounds) == ("partial", "deadline", 0)
     assert response.answer is not None and "No search could finish" in response.answer.text
 

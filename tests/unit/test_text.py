@@ -132,13 +132,13 @@ def test_sentences(text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "x\n" + " " * 400_000 + "y",
-        "--" + " " * 400_000 + "y",
-        "x" + "." * 400_000 + "y",
-        "a. " * 130_000,
-        "x." + ")" * 400_000 + "y",
-        "|--" * 130_000 + "x",
-        "so i went and. " * 26_000,
+        "x\n" + " " * 200_000 + "y",
+        "--" + " " * 200_000 + "y",
+        "x" + "." * 200_000 + "y",
+        "a. " * 60_000,
+        "x." + ")" * 200_000 + "y",
+        "|--" * 60_000 + "x",
+        "so i went and. " * 12_000,
     ],
     ids=lambda text: text[:5],
 )

@@ -4,7 +4,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -36,14 +36,19 @@ def at_least(name: str, value: float, unit: str, goal: float) -> Row:
     return Row(name, value, unit, f">= {goal:g}", value >= goal)
 
 
-def options(description: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """``data`` (a folder, or None where it is absent), ``json`` (a file or None) and ``quick``."""
+def options(
+    description: str,
+    argv: Sequence[str] | None = None,
+    more: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+) -> argparse.Namespace:
+    """``data`` (a folder, or None where it is absent), ``json`` (a file or None) and ``quick``; ``more`` adds others."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--data", type=Path, default=Path("../shared/data"), help="folder of the data sets (default: %(default)s)"
     )
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions; the figures are rougher")
+    more(parser)
     return parser.parse_args(argv)
 
 

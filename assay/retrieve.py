@@ -13,6 +13,7 @@ from assay.errors import AssayError, IndexFault, StageUnavailable
 from assay.fuse import RankedList, best_ranks, fuse
 from assay.index.embed import Encoder
 from assay.index.files import Layout
+from assay.index.mirror import current
 from assay.index.reader import Allowed, Reader
 from assay.index.snapshot import current_name, read_current
 from assay.index.store import check_embedder
@@ -53,13 +54,14 @@ class LocalRetriever:
     """
 
     def __init__(self, index: IndexConfig, config: RetrieverConfig, embedder: Encoder) -> None:
-        self._layout = Layout(index.uri)
+        self._layout = Layout(index.uri, reading=True)
         self._config = config
         self._embedder = embedder
         self._reader: Reader | None = None
         self._fault: IndexFault | None = None
+        self._unreachable: str | None = None
         self._seen: str | None = None
-        self._load(current_name(self._layout))
+        self._load(self._current())
 
     @property
     def index_version(self) -> str | None:
@@ -68,7 +70,7 @@ class LocalRetriever:
     @property
     def reasons(self) -> tuple[str, ...]:
         """What is wrong: a newer snapshot that cannot be taken up, and torn files of the one in force."""
-        own = (str(self._fault),) if self._fault else ()
+        own = [str(fault) for fault in (self._unreachable, self._fault) if fault]
         return (*own, *(torn.reason for torn in (self._reader.torn if self._reader else ())))
 
     def reload(self) -> bool:
@@ -76,9 +78,10 @@ class LocalRetriever:
 
         While something is wrong, the snapshot in force is read anew each time: its files may have been put back.
         """
-        name, before = current_name(self._layout), self.reasons
-        if name == self._seen and not before:
-            return False
+        before, whole = self.reasons, not self.reasons
+        name = self._current(verify=not whole)
+        if name == self._seen and (whole or self._unreachable):
+            return self.reasons != before
         moved = name != self._seen
         return self._load(name) and (moved or self.reasons != before)
 
@@ -112,6 +115,14 @@ class LocalRetriever:
         hits = await asyncio.to_thread(self._fused, reader, answers, query)
         explain = Explain(allowed.count, len(reader.ids), methods)
         return SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
+
+    def _current(self, verify: bool = False) -> str | None:
+        """What is in force; where the object store cannot be reached, what its mirror has."""
+        try:
+            name, self._unreachable = current(self._layout, verify=verify), None
+        except IndexFault as fault:
+            name, self._unreachable = current_name(self._layout), str(fault)
+        return name
 
     def _load(self, name: str | None) -> bool:
         self._seen = name

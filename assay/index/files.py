@@ -5,7 +5,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from assay.errors import IndexFault, SetupError
+from assay.index.remote import SCHEMES, Remote
+
+MIRRORS = Path("~/.cache/assay/indexes")
 
 # What mends anything that is derived from the store.
 REPAIR = "run: python -m assay ingest"
@@ -32,11 +36,21 @@ class Layout:
         CURRENT                        the id and the sha256 of the snapshot in force; replaced on publishing
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, reading: bool = False, mirrors: Path | None = None) -> None:
+        """Of an index in an object store these are the folders of its mirror, one for writing and one for ``reading``.
+
+        Raises ``SetupError`` where the URI is of no kind that can hold an index.
+        """
         scheme, _, rest = uri.partition("://")
-        if rest and scheme != "file":
-            raise SetupError(f"the index must be a local folder, '{uri}' is not", field="index.uri")
-        self.root = Path(rest if rest else uri).expanduser()
+        if rest and scheme not in ("file", *SCHEMES):
+            known = tuple(f"{name}://" for name in ("file", *SCHEMES))
+            raise SetupError(f"the index cannot be at '{uri}'; name a folder or a URI", "index.uri", known)
+        self.remote = Remote(uri.rstrip("/")) if scheme in SCHEMES and rest else None
+        if self.remote:
+            name = hashlib.sha256(uri.rstrip("/").encode()).hexdigest()[:16]
+            self.root = (mirrors or MIRRORS.expanduser()) / name / ("reader" if reading else "writer")
+        else:
+            self.root = Path(rest if rest else uri).expanduser()
         self.chunks = str(self.root / "chunks.lance")
         self.documents = str(self.root / "documents.lance")
         self.state = self.root / "state.json"
@@ -145,3 +159,14 @@ def remove_others(folder: Path, keep: set[str], older_than_s: float, now_s: floa
     for path in folder.iterdir():
         if path.name not in keep and now_s - path.stat().st_mtime > older_than_s:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def remove_stale(paths: Iterable[Path], keep: Collection[Path], older_than_s: float) -> None:
+    """Delete files that nothing names any more and that were written long enough ago."""
+    for path in paths:
+        if path not in keep:
+            try:
+                if time.time() - path.stat().st_mtime > older_than_s:
+                    path.unlink()
+            except FileNotFoundError:
+                continue  # another replica was faster

@@ -19,9 +19,10 @@ from assay.errors import ParseFault, SetupError
 from assay.index.chunk import CHUNKER, Passage, chunk, passage_text
 from assay.index.embed import Encoder
 from assay.index.files import Layout
+from assay.index.mirror import publish, writing
 from assay.index.parsed import FORMATS, Parsed
 from assay.index.parser import Parser
-from assay.index.snapshot import REBUILD_ROWS, publish
+from assay.index.snapshot import REBUILD_ROWS
 from assay.index.store import Entry, Store
 
 Outcome = Literal["ingested", "replaced", "unchanged", "skipped", "failed"]
@@ -164,7 +165,7 @@ class Ingestion:
         ``rebuild_rows`` as of ``publish``. Raises ``IndexFault``: another
         writer, another embedder, a damaged store.
         """
-        with self._layout.writer():
+        with writing(self._layout):
             store = Store(self._layout, self._encoder.name, self._encoder.checksum, self._encoder.dim)
             self._fill(store)
             self.report.index_version = publish(self._layout, store, rebuild=rebuild, rebuild_rows=rebuild_rows).id

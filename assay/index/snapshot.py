@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -90,13 +91,20 @@ def publish(layout: Layout, store: Store, *, rebuild: bool = False, rebuild_rows
 def read_current(layout: Layout) -> Manifest:
     """The snapshot in force. Raises ``IndexFault`` where there is none, or where it is not what was written."""
     try:
-        name, digest = layout.current.read_text().split()
-        data = (layout.snapshots / f"{name}.json").read_bytes()
+        line = layout.current.read_text()
+        return parse(line, lambda id: (layout.snapshots / f"{id}.json").read_bytes())[0]
     except FileNotFoundError:
         missing = "lacks the manifest that CURRENT names" if layout.current.exists() else "has no published snapshot"
         raise IndexFault(f"the index {missing}; {REPAIR}") from None
     except (OSError, ValueError):
         raise IndexFault(f"CURRENT is damaged; {REPAIR}") from None
+
+
+def parse(line: str, read: Callable[[str], bytes]) -> tuple[Manifest, bytes]:
+    """The manifest that a line of ``CURRENT`` names, and its bytes; ``read`` gets them by id. Raises ``ValueError`` for a
+    line that is none, ``IndexFault`` for a manifest that is not what was written, and what ``read`` raises."""
+    name, digest = line.split()
+    data = read(name)
     if hashlib.sha256(data).hexdigest() != digest:
         raise IndexFault(f"the manifest snapshots/{name}.json has other bytes than were published; {REPAIR}")
     try:
@@ -107,7 +115,7 @@ def read_current(layout: Layout) -> Manifest:
         ) from None
     if manifest.format != FORMAT:
         raise IndexFault(f"the index has format {manifest.format}, this version reads {FORMAT}; {REPAIR}")
-    return manifest
+    return manifest, data
 
 
 def check_store(layout: Layout, manifest: Manifest) -> None:
@@ -197,15 +205,15 @@ def _reusable(layout: Layout, whole: tuple[SegmentEntry, ...], live: Ids) -> tup
 
 def _sweep(layout: Layout, store: Store) -> None:
     """Delete what neither the snapshot in force nor the one before needs, which retrievers may be serving still."""
-    kept = _newest(layout, 2)
+    kept = newest(layout, 2)
     now = time.time()
     remove_others(layout.segments, {s.id for m in kept for s in m.segments}, _GRACE_S, now)
     remove_others(layout.snapshots, {f"{m.id}.json" for m in kept}, 30 * 24 * _GRACE_S, now)
     store.forget_versions({m.chunks_version for m in kept}, {m.documents_version for m in kept}, _GRACE_S)
 
 
-def _newest(layout: Layout, count: int) -> list[Manifest]:
-    """By what is on disk: CURRENT may have been damaged while its snapshot is still served."""
+def newest(layout: Layout, count: int) -> list[Manifest]:
+    """The manifests on disk with the highest numbers: CURRENT may have been damaged while its snapshot is still served."""
     found: list[Manifest] = []
     for path in sorted(layout.snapshots.glob("v*-*.json"), key=_number, reverse=True):
         if len(found) == count:

@@ -14,7 +14,7 @@ from obstore.store import from_url
 
 from assay.config import IndexConfig, RetrieverConfig
 from assay.errors import IndexFault, SetupError
-from assay.index import files, mirror, remote
+from assay.index import files, mirror, remote, snapshot
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
 from assay.retrieve import LocalRetriever
@@ -113,7 +113,7 @@ def test_what_was_stored_and_not_published_is_not_mixed_with_what_others_publish
 ) -> None:
     ingest(write(tmp_path / "a", LION), uri)
     with monkeypatch.context() as patch:
-        patch.setattr(mirror.snapshot, "publish", lambda *_, **__: pytest.fail("cut off before publishing"))
+        patch.setattr(snapshot, "publish", lambda *_, **__: pytest.fail("cut off before publishing"))
         with pytest.raises(BaseException, match="cut off"):
             ingest(write(tmp_path / "b", {"lost.md": "# Lost\n\nA quagga is gone.\n"}), uri)
     on("machine-b", monkeypatch, tmp_path)

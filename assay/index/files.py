@@ -4,7 +4,9 @@ import hashlib
 import os
 import secrets
 import shutil
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -170,3 +172,19 @@ def remove_stale(paths: Iterable[Path], keep: Collection[Path], older_than_s: fl
                     path.unlink()
             except FileNotFoundError:
                 continue  # another replica was faster
+
+
+@contextmanager
+def interrupt_after() -> Iterator[None]:
+    """A Ctrl-C meanwhile is heard when the block has ended. In threads, which are never interrupted, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if heard:
+        raise KeyboardInterrupt

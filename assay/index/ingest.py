@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from assay.errors import ParseFault, SetupError
 from assay.index.chunk import CHUNKER, Passage, chunk, passage_text
 from assay.index.embed import Encoder
-from assay.index.files import Layout
+from assay.index.files import Layout, interrupt_after
 from assay.index.mirror import publish, writing
 from assay.index.parsed import FORMATS, Parsed
 from assay.index.parser import Parser
@@ -222,12 +222,15 @@ class Ingestion:
         texts = [passage_text(r.title, p.heading, r.text[p.start : p.end]) for r in batch for p in r.passages]
         vectors = self._embedded(texts, sum(r.source.size for r in batch))
         ends = np.cumsum([len(r.passages) for r in batch])
-        store.put([self._entry(r, vectors[end - len(r.passages) : end]) for r, end in zip(batch, ends, strict=True)])
-        for r in batch:
-            emptied = (
-                () if r.passages else ("empty", "the file holds no text any more; its old text is out of the index")
+        with interrupt_after():  # what is stored is in the report, whenever Ctrl-C comes
+            store.put(
+                [self._entry(r, vectors[end - len(r.passages) : end]) for r, end in zip(batch, ends, strict=True)]
             )
-            self._tell(r.source, Row(r.source.uri, r.outcome, len(r.passages), *emptied))
+            for r in batch:
+                emptied = (
+                    () if r.passages else ("empty", "the file holds no text any more; its old text is out of the index")
+                )
+                self._tell(r.source, Row(r.source.uri, r.outcome, len(r.passages), *emptied))
 
     def _entry(self, r: _Read, vectors: NDArray[np.float32]) -> Entry:
         return Entry(

@@ -545,7 +545,7 @@ def test_the_commands(tmp_path: Path) -> None:
         (("search", "  "), 2),
         (("search", "x", "--index", "nowhere"), 1),
         (("ingest", "nowhere"), 2),
-        (("ingest", "docs", "--index", "s3://bucket/x"), 2),
+        (("ingest", "docs", "--index", "ftp://host/x"), 2),
     ]:
         refused = assay(*words, cwd=tmp_path)
         assert (refused.returncode, refused.stderr.count("\n")) == (code, 1), (words, refused.stderr)

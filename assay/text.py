@@ -6,21 +6,22 @@ Sentence spans live in ``assay.sentences``; they are offered here too, so that o
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
+from assay.languages import DEFAULT, FUNCTION_WORDS, detect
 from assay.sentences import sentences as sentences
-from assay.words import ASKING, NEGATIONS, STOP, TURNS
+from assay.words import ASKING, NEGATIONS, TURNS
 
 # Scripts written without spaces (Han, kana, Hangul, Thai, Lao, Burmese, Khmer): bigrams, since a run is no word.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"  # noqa: E501
 # Letters and digits, and the vowel signs that belong to a word but are no letters to ``\w`` (Hebrew, Arabic, Indic).
 _WORD = "[^\\W_" + _UNSPACED + "]|[\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff]"
 _TOKEN = re.compile(
-    rf"(?P<run>[{_UNSPACED}]+)"
-    r"|(?P<thousands>\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,]))"
-    rf"|(?P<word>(?:{_WORD})+(?:[-._/:'’&](?:{_WORD})+)*(?:\+\+|#)?)"
+    rf"[{_UNSPACED}]+"
+    r"|\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])"
+    rf"|(?:§\s?)?(?:{_WORD})+(?:[-._/:'’&](?:{_WORD})+)*(?:\+\+|#(?!\w))?"
 )
 _PART = re.compile(rf"(?:{_WORD})+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -28,7 +29,20 @@ _RUN = re.compile(f"[{_UNSPACED}]")
 _JOINTS = re.compile(r"[-_/:'’]")
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s$", re.IGNORECASE)
 _MARKS = re.compile("[\u0300-\u036f\u0591-\u05c7\u0640\u064b-\u065f\u0670]")
-_STEMMERS = (("arabic", re.compile("[\u0600-\u06ff]")), ("russian", re.compile("[\u0400-\u04ff]")))
+# Letters that Unicode does not take for a letter with a mark, though their readers' keyboards do; and the apostrophe.
+_PLAIN = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ı": "i", "æ": "ae", "œ": "oe", "’": "'"})
+# Scripts that name their stemmer; Latin letters leave it to the language.
+_STEMMERS = (
+    ("arabic", re.compile("[\u0600-\u06ff]")),
+    ("russian", re.compile("[\u0400-\u04ff]")),
+    ("greek", re.compile("[\u0370-\u03ff]")),
+    ("hindi", re.compile("[\u0900-\u097f]")),
+    ("tamil", re.compile("[\u0b80-\u0bff]")),
+    ("armenian", re.compile("[\u0530-\u058f]")),
+)
+# A passage in another language than English says so by a term of its own, which no text can hold: a query then looks
+# for the stems of all languages that its index has. Short queries need not be told apart, and mixed ones are no fault.
+_MARK = "\x00"
 _IMPERATIVES = frozenset("explain describe list name give tell show compare define find summarise summarize".split())
 
 _local = threading.local()
@@ -39,19 +53,41 @@ def normalise(text: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
-def terms(text: str, language: str | None = None) -> list[str]:
+def terms(text: str, language: str = DEFAULT) -> list[str]:
     """The terms of a text in order, repeats kept: stemmed, accents folded, stop words included.
 
-    ``language`` is a Snowball name and holds for Latin script (English by default); Arabic and Cyrillic have their
-    own stemmers. A compound (``B-120``, ``4.2``, ``InferenceService``) gives itself and its parts. Scripts without
-    spaces give bigrams.
+    ``language`` is a Snowball name and holds for Latin script; other scripts have their own stemmers. A compound
+    (``B-120``, ``4.2``, ``InferenceService``) gives itself and its parts, ``§4.2`` also 4.2. Scripts without spaces
+    give bigrams.
     """
-    return [term for token in _tokens(text) for term in _analyse(token, language or "english")]
+    return [term for token in _tokens(text) for term in _analyse(token, language)]
 
 
-def content_terms(text: str, language: str | None = None) -> list[str]:
+def content_terms(text: str, language: str = DEFAULT) -> list[str]:
     """``terms`` without stop words and question words; empty for a text of nothing else."""
-    return [term for token in _content_tokens(text) for term in _analyse(token, language or "english")]
+    return [term for token in _content(_tokens(text), language, _shouted(text)) for term in _analyse(token, language)]
+
+
+def index_terms(text: str) -> list[str]:
+    """What the sparse leg indexes of a passage: its content terms in its own language, a term that names this language
+    unless it is English, and single signs of the scripts without spaces beside their bigrams."""
+    tokens = _tokens(text)
+    language = detect(map(_fold, tokens))
+    found = [term for token in _content(tokens, language, _shouted(text)) for term in _analyse(token, language)]
+    if not text.isascii():
+        found += [sign for token in tokens if len(token) > 1 and _RUN.match(token) for sign in token]
+    return found if language == DEFAULT else [*found, _MARK + language]
+
+
+def query_terms(text: str, vocabulary: Container[str]) -> list[str]:
+    """The content terms of a query that a vocabulary made of ``index_terms`` has, stemmed in each of its languages."""
+    languages = [DEFAULT, *(name for name in FUNCTION_WORDS if _MARK + name in vocabulary)]
+    tokens = _tokens(text)
+    found: list[str] = []
+    for token in _content(tokens, detect(map(_fold, tokens), languages), _shouted(text)):
+        stems = dict.fromkeys(term for name in languages for term in _analyse(token, name))
+        found += [term for term in stems if term in vocabulary]
+    return found
 
 
 def names(text: str) -> list[str]:
@@ -60,9 +96,9 @@ def names(text: str) -> list[str]:
     A capital at the start of a sentence says nothing about stop words, question words and imperatives.
     """
     found: dict[str, None] = {}
-    for token in _content_tokens(text):
+    for token in _content(_tokens(text), DEFAULT, _shouted(text)):
         if any(c.isupper() or c.isdigit() or c == "_" for c in token) and _fold(token) not in _IMPERATIVES:
-            found.update(dict.fromkeys(_analyse(token, "english")))
+            found.update(dict.fromkeys(_analyse(token, DEFAULT)))
     return list(found)
 
 
@@ -79,11 +115,11 @@ def _key_terms(text: str) -> list[str]:
     key: list[str] = []
     turns: list[str] = []
     before = ""
-    content = set(_content_tokens(text))
+    content = set(_content(_tokens(text), DEFAULT, _shouted(text)))
     for token in _tokens(text):
         word = _fold(token)
         if token in content:
-            first, *rest = _analyse(token, "english") or ("",)
+            first, *rest = _analyse(token, DEFAULT) or ("",)
             key += [term for term in (" ".join([*turns, first]).strip(), *rest) if term]
             turns = []
         elif word in NEGATIONS or word.endswith("n't"):
@@ -94,19 +130,34 @@ def _key_terms(text: str) -> list[str]:
     return [*key, *turns] if key else []
 
 
-def _tokens(text: str) -> Iterator[str]:
+def _tokens(text: str) -> list[str]:
     # NFKC: an accent joins its letter, and full-width forms become plain ones.
-    for match in _TOKEN.finditer(unicodedata.normalize("NFKC", text)):
-        token = match.group()
-        yield token.replace(",", "") if match.lastgroup == "thousands" else _POSSESSIVE.sub("", token)
+    return _TOKEN.findall(unicodedata.normalize("NFKC", text))
 
 
-def _content_tokens(text: str) -> Iterator[str]:
-    shouted = text.isupper() and len(text.split()) > 1
-    for token in _tokens(text):
-        acronym = len(token) > 1 and token.isupper() and not shouted  # US, IT and WHO are no function words
-        if acronym or not (_fold(token) in STOP or _fold(token) in ASKING):
+def _content(tokens: Iterable[str], language: str, shouted: bool) -> Iterator[str]:
+    before = ""
+    for token in tokens:
+        if not _is_function(token, language) or (not shouted and _is_name(token, before)):
             yield token
+        before = token
+
+
+def _shouted(text: str) -> bool:
+    return text.isupper() and len(text.split()) > 1
+
+
+@lru_cache(maxsize=200_000)
+def _is_function(token: str, language: str) -> bool:
+    word = _fold(_POSSESSIVE.sub("", token))
+    return word in FUNCTION_WORDS[language] or (language == DEFAULT and word in ASKING)
+
+
+def _is_name(token: str, before: str) -> bool:
+    """US, IT and WHO are no function words, nor is the letter of a Plan A; of World War I, but not of "where I live"."""
+    if not token.isupper():
+        return False
+    return len(token) > 1 or (token == "A" and before != "") or (token == "I" and before[:1].isupper())
 
 
 @lru_cache(maxsize=200_000)
@@ -114,6 +165,10 @@ def _analyse(token: str, language: str) -> tuple[str, ...]:
     """The terms of one token: its stem, and for a compound the whole and its parts."""
     if _RUN.match(token):
         return tuple(token[i : i + 2] for i in range(max(1, len(token) - 1)))
+    if token[0] == "§":
+        number = token[1:].strip()
+        return (f"§{_fold(number)}", *_analyse(number, language))
+    token = _POSSESSIVE.sub("", token.replace(",", ""))  # a comma is only in thousands
     whole = _fold(token)
     parts = [folded for piece in _PART.findall(token) for part in _humps(piece) if (folded := _fold(part))]
     if not parts:
@@ -122,8 +177,9 @@ def _analyse(token: str, language: str) -> tuple[str, ...]:
         return (_stem(whole, language),)
     if all(len(part) == 1 and part.isalpha() for part in parts) and "." in whole:
         return (whole.replace(".", ""),)  # U.S and US are one word
-    joined = _JOINTS.sub("", whole)
-    return (_stem(joined, language), *(_stem(part, language) for part in parts if part not in STOP or part.isdigit()))
+    lone = "'" not in whole  # the letter of B-120 counts, that of I'd does not
+    kept = [p for p in parts if not _is_function(p, language) or (len(p) == 1 and lone)]
+    return (_stem(_JOINTS.sub("", whole), language), *(_stem(part, language) for part in kept))
 
 
 def _humps(piece: str) -> list[str]:
@@ -135,7 +191,7 @@ def _humps(piece: str) -> list[str]:
 @lru_cache(maxsize=200_000)
 def _fold(token: str) -> str:
     """Casefold without accents, Arabic vowel signs, tatweel and hamza carriers: ``naïve`` is ``naive``."""
-    bare = _MARKS.sub("", unicodedata.normalize("NFD", normalise(token).replace("’", "'")))
+    bare = _MARKS.sub("", unicodedata.normalize("NFD", normalise(token).translate(_PLAIN)))
     return unicodedata.normalize("NFC", bare)
 
 

@@ -8,7 +8,7 @@ STOP = frozenset(
     has have had having will would shall should can could may might must cannot can't won't
     of in on at by for from to with without into onto about as over under between through during before after above
     below up down out off again further also any all some each both few more most other such only own same too very
-    just not no yes s t d ll m re ve one's please us
+    just not no yes ll re ve one's please us
     """.split()
 )
 

@@ -1,4 +1,4 @@
-"""The sparse leg of one segment: BM25 over ``assay.text.terms``, by bm25s. Scores of all rows, so that a filter binds."""
+"""The sparse leg of one segment: BM25 over ``assay.text.index_terms``, by bm25s. Scores of all rows, so that a filter binds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from assay.errors import IndexFault
 from assay.index.dense import Ids, Mask, Scores
-from assay.text import content_terms
+from assay.text import index_terms, query_terms
 
 FILES = ("data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy", "params.index.json", "vocab.index.json")
 
@@ -19,7 +19,7 @@ def build(texts: Sequence[str], folder: Path) -> None:
     import bm25s
 
     vocabulary: dict[str, int] = {}
-    rows = [[vocabulary.setdefault(term, len(vocabulary)) for term in content_terms(text)] for text in texts]
+    rows = [[vocabulary.setdefault(term, len(vocabulary)) for term in index_terms(text)] for text in texts]
     if not vocabulary:  # bm25s cannot index nothing; a term that no query has stands for it
         vocabulary, rows = {"\x00": 0}, [[0] for _ in texts]
     index = bm25s.BM25()
@@ -43,7 +43,7 @@ class Sparse:
 
     def scores(self, query: str) -> Scores:
         """BM25 of every position; all zero for a query without a known term."""
-        known = [term for term in content_terms(query) if term in self._index.vocab_dict]
+        known = query_terms(query, self._index.vocab_dict)
         if not known:
             return np.zeros(len(self), np.float32)
         return np.asarray(self._index.get_scores(known), dtype=np.float32)[: len(self)]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.text import content_terms, names, normalise, query_key, sentences, terms
+from assay.text import content_terms, index_terms, names, normalise, query_key, query_terms, sentences, terms
 
 
 def spans(text: str) -> list[str]:
@@ -37,10 +37,79 @@ def spans(text: str) -> list[str]:
         ("كِتَاب", "كتاب"),
         ("हिन्दी", "हिन्दी भाषा"),
         ("STRASSE", "straße"),
+        ("Wałęsa", "walesa spoke"),
+        ("smørrebrød", "smorrebrod"),
+        ("猫", "我喜欢猫。"),
+        ("§4.2", "as § 4.2 says"),
+        ("F#", "written in F#"),
+        ("vitamin D", "the D vitamins"),
+        ("Plan A", "it is A, the first of the plans"),
+        ("World War I", "After World War I ended"),
+        ("λόγος", "ο λόγος του"),
     ],
 )
 def test_a_query_meets_the_document(query: str, document: str) -> None:
-    assert set(content_terms(query)) & set(content_terms(document))
+    assert query_terms(query, set(index_terms(document)))
+
+
+# A document, the query that means it, and another document that must not match as well.
+@pytest.mark.parametrize(
+    ("query", "document", "other"),
+    [
+        ("§4.2", "see §4.2", "version 4.2"),
+        ("C", "C is a language", "D is a language"),
+        ("C++", "written in C++", "written in C"),
+        ("F#", "written in F#", "written in F"),
+        ("vitamin D", "vitamin D", "vitamin C"),
+        ("hepatitis A", "an outbreak of Hepatitis A", "an outbreak of hepatitis"),
+        ("Plan A", "This is Plan A", "a plan that is a good one"),
+        ("B-120", "pump B-120", "pump B-121"),
+    ],
+)
+def test_a_query_tells_documents_apart(query: str, document: str, other: str) -> None:
+    vocabulary = {*index_terms(document), *index_terms(other)}
+    wanted = set(query_terms(query, vocabulary))
+    assert len(wanted & set(index_terms(document))) > len(wanted & set(index_terms(other)))
+
+
+GERMAN = (
+    "Die Wohnungen in der Straße sind nicht teuer, und die Mieten werden von den Eigentümern nach der Lage bestimmt."
+)
+FRENCH = (
+    "Les appartements de la rue ne sont pas chers, et les loyers sont fixés par les propriétaires selon leur place."
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "document", "stem"),
+    [("Wohnung", GERMAN, "wohnung"), ("die Miete", GERMAN, "miet"), ("loyer", FRENCH, "loyer")],
+)
+def test_each_language_has_its_own_stems(query: str, document: str, stem: str) -> None:
+    """Also for a query that is too short to be told apart, among passages of several languages."""
+    vocabulary = {*index_terms(document), *index_terms("The tenants of the house pay their rents in time.")}
+    assert query_terms(query, vocabulary) == [stem]
+    assert query_terms("tenant", vocabulary) == ["tenant"]
+
+
+def test_function_words_of_a_language_go_where_it_is_spoken() -> None:
+    assert not {"der", "die", "von"} & set(index_terms(GERMAN))
+    assert "die" in index_terms("All men die, and most of them are at war with it.")
+    both = {*index_terms(GERMAN), *index_terms("Heroes die hard")}
+    assert query_terms("die Mieten in der Straße", both) == ["miet", "strass"]
+
+
+def test_names_of_places_are_no_language() -> None:
+    text = (
+        "Teams from Los Angeles, San Diego and La Jolla met those of El Paso and Las Vegas at the De Soto field in May."
+    )
+    assert index_terms(text) == content_terms(text)
+    assert index_terms("c C is a language") == ["c", "c", "languag"]
+
+
+def test_only_known_terms_are_asked_for() -> None:
+    assert query_terms("zzqq", {"pump"}) == []
+    assert query_terms("the of and", {"the", "of"}) == []
+    assert query_terms("", {""}) == []
 
 
 @pytest.mark.parametrize("text", ["the of and", "", "What is it?", "  \n", "!?"])
@@ -160,4 +229,6 @@ def test_spans_are_disjoint_trimmed_and_lose_no_word(text: str) -> None:
 @given(st.text(max_size=60))
 def test_analysis_takes_any_text(text: str) -> None:
     assert all(terms(text))
+    assert all(index_terms(text))
+    assert set(query_terms(text, set(terms(text)))) <= set(terms(text))
     assert query_key(text) == query_key(f"  {text} ")

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from assay.errors import ParseFault
 from assay.index.legible import check_legible
-from assay.index.parsed import Format, Parsed
+from assay.index.parsed import Format, Parsed, Raw
 
 NAME_CHARS = 200  # of a title or heading: every passage under it carries it
+_MOST_PROPERTIES = 200  # of one file
+_PROPERTY_CHARS = 2_000
 _PAGE_BYTES = 2_000  # a page of more that shows no text has lost it
 _META = re.compile(
     rb"(?:<meta[^>]{0,200}charset|<\?xml[^>]{0,100}encoding)\s*=\s*[\"']?([a-zA-Z0-9_:.-]{2,40})", re.IGNORECASE
@@ -63,7 +65,16 @@ def parse(data: bytes, format: Format, stem: str) -> Parsed:
 def _sound(parsed: Parsed) -> Parsed:
     """Names cut to ``NAME_CHARS``, and no lone surrogates, which nothing could store."""
     blocks = tuple(replace(b, name=_name(b.name)) if b.name else b for b in parsed.blocks)
-    return replace(parsed, text=_SURROGATE.sub("\ufffd", parsed.text), title=_name(parsed.title), blocks=blocks)
+    properties = list(parsed.metadata.items())[:_MOST_PROPERTIES]
+    metadata = {_name(key): _property(value) for key, value in properties if _name(key)}
+    text = _SURROGATE.sub("\ufffd", parsed.text)
+    return replace(parsed, text=text, title=_name(parsed.title), blocks=blocks, metadata=metadata)
+
+
+def _property(value: Raw) -> Raw:
+    if isinstance(value, list):
+        return [_SURROGATE.sub("\ufffd", v) if isinstance(v, str) else v for v in value[:_MOST_PROPERTIES]]
+    return _SURROGATE.sub("\ufffd", value[:_PROPERTY_CHARS]).strip() if isinstance(value, str) else value
 
 
 def _name(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from selectolax.lexbor import LexborHTMLParser
 
 from assay.errors import ParseFault
-from assay.index.parsed import Block, Kind, Parsed
+from assay.index.parsed import Block, Kind, Parsed, Raw
 
 _DROPPED = frozenset(
     "script style noscript template svg annotation annotation-xml iframe object nav footer button select option dialog"
@@ -23,6 +23,13 @@ _BLOCKS = frozenset(
     "address article aside blockquote body caption dd details div dl dt fieldset figcaption figure form h1 h2 h3 h4 h5 h6"
     " header hr html li main ol p pre section summary table tbody td tfoot th thead tr ul".split()
 )
+# A page's own names of what other kinds of files call by one name; the first that it has counts.
+_COMMON = {
+    "author": ("author", "article:author", "dc.creator", "dcterms.creator"),
+    "subject": ("description", "dc.description", "og:description"),
+    "created": ("article:published_time", "dcterms.created", "dc.date", "date"),
+    "modified": ("article:modified_time", "dcterms.modified", "last-modified"),
+}
 _DEPTH = 400  # deeper nesting than any page has: what lies below is read as plain text
 _SPACE = re.compile(r"[ \t\r\n\f\v\u00a0]+")
 
@@ -65,6 +72,7 @@ def parse(html: str, stem: str) -> Parsed:
     tree = LexborHTMLParser(_CLOSED_AT_ONCE.sub(r"<\1\2></\1>", html) if _XHTML.match(html[:4096]) else html)
     title = tree.css_first("head > title")
     titled = _tidy(title.text()) if title is not None else ""
+    properties = _properties(tree, titled)
     if tree.body is not None:
         _drop_unseen(tree.body)
     heading = tree.css_first("h1")
@@ -75,7 +83,26 @@ def parse(html: str, stem: str) -> Parsed:
     if not writer.blocks:
         raise ParseFault("the page holds no text", "empty")
     named = titled or (_line(heading) if heading is not None else "") or stem
-    return Parsed("".join(writer.parts).rstrip("\n"), named, "html", tuple(writer.blocks))
+    return Parsed("".join(writer.parts).rstrip("\n"), named, "html", tuple(writer.blocks), metadata=properties)
+
+
+def _properties(tree: LexborHTMLParser, title: str) -> dict[str, Raw]:
+    """The page's ``meta`` elements by their lower-case names, and the common properties from those that mean them."""
+    found: dict[str, Raw] = {"title": title} if title else {}
+    for meta in tree.css("meta[content]"):
+        name = (meta.attributes.get("name") or meta.attributes.get("property") or "").strip().lower()
+        if name and name not in found and (content := _tidy(meta.attributes.get("content") or "")):
+            found[name] = content
+    for common, names in _COMMON.items():
+        said = next((found[name] for name in names if name in found), None)
+        if said is not None:
+            found[common] = said
+    if isinstance(words := found.get("keywords"), str):
+        found["keywords"] = [word for part in re.split("[,;]", words) if (word := part.strip())]
+    html = tree.css_first("html")
+    if html is not None and (language := html.attributes.get("lang")):
+        found.setdefault("language", language)
+    return found
 
 
 def _drop_unseen(root: Any) -> None:

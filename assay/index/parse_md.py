@@ -1,12 +1,14 @@
 """Markdown and plain text. The text is the file's own, so that a citation's span stands in the file."""
 
 import re
+from typing import Any
 
+import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from assay.errors import ParseFault
-from assay.index.parsed import Block, Kind, Parsed
+from assay.index.parsed import Block, Kind, Parsed, Raw
 
 _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*\r?$\n?", re.DOTALL | re.MULTILINE)
 # Every line of front matter, or what stands between two rules is content: a key first (but for comments), then
@@ -61,7 +63,9 @@ def parse(text: str, stem: str, *, mdx: bool = False) -> Parsed:
             blocks.append(block)
     if not blocks:
         raise ParseFault("the file holds no text", "empty")
-    return Parsed(text, _front_title(front) or _first_heading(blocks) or stem, "md", tuple(blocks))
+    title = _front_title(front) or _first_heading(blocks) or stem
+    metadata, notes = _front_fields(front.group(1)) if front else ({}, ())
+    return Parsed(text, title, "md", tuple(blocks), (), metadata, notes)
 
 
 def parse_plain(text: str, stem: str) -> Parsed:
@@ -122,6 +126,29 @@ def _front(text: str) -> re.Match[str] | None:
     lines = found.group(1).splitlines() if found else []
     first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
     return found if _FRONT_KEY.match(first) and all(map(_FRONT_LINE.match, lines)) else None
+
+
+def _front_fields(front: str) -> tuple[dict[str, Raw], tuple[str, ...]]:
+    """Scalars as their text (``1.10`` stays that), lists of scalars, and one level of nesting as ``outer.inner``."""
+    try:
+        # Makes nothing but texts, lists and mappings, and knows no merge keys, so that nothing can grow.
+        loaded = yaml.load(front, Loader=yaml.BaseLoader)  # noqa: S506
+    except (yaml.YAMLError, ValueError, RecursionError) as e:
+        mark = getattr(e, "problem_mark", None)
+        return {}, (
+            f"the front matter is not YAML{f' (line {mark.line + 2})' if mark else ''}; its fields are not used",
+        )
+    found: dict[str, Any] = {}
+    for key, value in loaded.items() if isinstance(loaded, dict) else ():
+        inner = {f"{key}.{name}": v for name, v in value.items()} if isinstance(value, dict) else {str(key): value}
+        found.update(inner)
+    return {key: raw for key, value in found.items() if (raw := _raw(value)) is not None}, ()
+
+
+def _raw(value: Any) -> Raw | None:
+    if isinstance(value, list):
+        return [v for v in value if isinstance(v, str)] or None
+    return value if isinstance(value, str) and value not in ("", "~", "null") else None
 
 
 def _front_title(front: re.Match[str] | None) -> str:

@@ -8,7 +8,7 @@ import pypdfium2 as pdfium
 
 from assay.errors import ParseFault
 from assay.index.legible import check_legible
-from assay.index.parsed import Block, Parsed
+from assay.index.parsed import Block, Parsed, Raw
 
 _MAX_PAGES = 20_000
 _MAX_CHARS = 50_000_000
@@ -23,6 +23,7 @@ _NO_TITLE = re.compile(
     r"|^\W*(untitled|anonymous|microsoft word|powerpoint presentation|document\d*$|slide \d)",
     re.IGNORECASE,
 )
+_DATE = re.compile(r"(?:D:)?(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?(?:([-+Z])(?:(\d\d)'?(?:(\d\d)'?)?)?)?\s*$")
 _GAP = re.compile(r"\n[ \t]*\n")
 
 
@@ -39,7 +40,7 @@ def parse(data: bytes, stem: str) -> Parsed:
         )  # with its control characters: in a file without a Unicode map they are all there is
         texts = [_CONTROL.sub("", text) for text in texts]
         outline = list(_outline(document))
-        title = _title(document)
+        title, properties = _title(document), _properties(document)
     finally:
         document.close()
     pages, place = [], 0
@@ -47,7 +48,7 @@ def parse(data: bytes, stem: str) -> Parsed:
         pages.append(place)
         place += len(text) + 1
     blocks = [b for page, text in enumerate(texts) for b in _blocks(text, pages[page], outline, page)]
-    return Parsed("\f".join(texts), title or stem, "pdf", tuple(blocks), tuple(pages))
+    return Parsed("\f".join(texts), title or stem, "pdf", tuple(blocks), tuple(pages), properties)
 
 
 def _open(data: bytes) -> pdfium.PdfDocument:
@@ -97,6 +98,26 @@ def _title(document: pdfium.PdfDocument) -> str:
     title = " ".join(str(document.get_metadata_dict().get("Title", "")).replace("\x00", "").split())
     junk = _NO_TITLE.search(title)
     return "" if junk or not re.search(r"\w", title) else title
+
+
+def _properties(document: pdfium.PdfDocument) -> dict[str, Raw]:
+    given = {key: " ".join(str(v).replace("\x00", "").split()) for key, v in document.get_metadata_dict().items()}
+    named = {"title": _title(document), "author": given.get("Author"), "subject": given.get("Subject")}
+    dates = {"created": _date(given.get("CreationDate", "")), "modified": _date(given.get("ModDate", ""))}
+    found: dict[str, Raw] = {key: value for key, value in {**named, **dates}.items() if value}
+    if words := [word for part in re.split("[,;]", given.get("Keywords", "")) if (word := part.strip())]:
+        found["keywords"] = list(words)
+    return {**found, "pages": len(document)}
+
+
+def _date(said: str) -> str:
+    """``D:YYYYMMDDHHmmSSOHH'mm'`` (ISO 32000-1, 7.9.4), all but the year optional, in ISO 8601; empty for anything else."""
+    found = _DATE.match(said)
+    if found is None:
+        return ""
+    year, month, day, hour, minute, second, zone, hours, minutes = found.groups()
+    text = f"{year}-{month or '01'}-{day or '01'}T{hour or '00'}:{minute or '00'}:{second or '00'}"
+    return text + ("" if zone is None else "Z" if zone == "Z" else f"{zone}{hours or '00'}:{minutes or '00'}")
 
 
 def _blocks(text: str, start: int, outline: list[tuple[int, int, str]], page: int) -> Iterator[Block]:

@@ -1,12 +1,17 @@
 """What a parser makes of a file, and how it crosses from the child process: as JSON, never as a pickle."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["heading", "text", "list", "table", "code"]
 Format = Literal["md", "mdx", "txt", "html", "pdf"]
+
+# What a file says of itself, as it says it: texts stay texts, and the bucket's schema decides what they mean. Properties
+# that every kind of file has are called title, author, subject, keywords (a list), created, modified and language, dates
+# in ISO 8601.
+Raw = str | int | float | bool | list[str | int | float | bool]
 
 FORMATS: dict[str, Format] = {
     ".md": "md",
@@ -34,13 +39,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """``pages``: the character where each page begins, empty for formats without pages. Blocks are in order and disjoint."""
+    """``pages``: the character where each page begins, empty for formats without pages. Blocks are in order and disjoint.
+
+    ``notes``: what of the file could not be used, for the report, where that is no reason to leave it out."""
 
     text: str
     title: str
     format: Format
     blocks: Sequence[Block]
     pages: Sequence[int] = ()
+    metadata: Mapping[str, Raw] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def dumps(parsed: Parsed) -> bytes:
@@ -48,4 +57,5 @@ def dumps(parsed: Parsed) -> bytes:
 
 
 def from_fields(fields: dict[str, Any]) -> Parsed:
-    return Parsed(**{**fields, "blocks": tuple(Block(**b) for b in fields["blocks"]), "pages": tuple(fields["pages"])})
+    tuples = {name: tuple(fields[name]) for name in ("pages", "notes")}
+    return Parsed(**{**fields, **tuples, "blocks": tuple(Block(**b) for b in fields["blocks"])})

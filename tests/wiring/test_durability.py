@@ -1,0 +1,171 @@
+"""Killed at any step, an index is the old one or the new one, whole; a second run ends what the first began."""
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from assay.index.files import Layout
+from assay.index.snapshot import read_current
+from assay.retrieve import LocalRetriever
+from assay.types import Leg, SearchQuery
+from tests.wiring.index.builders import ingest, retriever, search, write
+
+ROOT = Path(__file__).parents[2]
+OLD = {f"doc{i}.md": f"# Doc {i}\n\nThe marker old{i} lion sleeps.\n" for i in range(8)}
+CHANGE = {
+    "doc0.md": "# Doc 0\n\nThe marker new0 lion wakes.\n",
+    **{f"more{i}.md": f"# More {i}\n\nThe marker more{i} zebra runs.\n" for i in range(4)},
+}
+NEW = {**OLD, **CHANGE}
+QUERIES = ("lion", "zebra runs", "marker", "the old3 sleeps", "wakes")
+# Legs that are built anew for all chunks, and a segment of its own for the new ones.
+REBUILD_ROWS = (20_000, 0)
+
+
+def marker(text: str) -> str:
+    return text.split("marker ")[1].split()[0]
+
+
+def killed_at(folder: Path, index: Path, rebuild_rows: int, step: int) -> list[str]:
+    """The steps that an ingest took, to its end or to the one it died at."""
+    command = [sys.executable, "-m", "tests.wiring.failpoints", str(folder), str(index), str(rebuild_rows), str(step)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == (-9 if step else 0), run.stderr
+    return run.stdout.splitlines()
+
+
+def holds(r: LocalRetriever, files: Mapping[str, str]) -> None:
+    """All of the files by id and by both legs, and nothing else."""
+    assert r.reasons == ()
+    legs: tuple[Leg, ...] = ("dense", "sparse")
+    for leg in legs:
+        hits = search(r, SearchQuery(("marker",), top_k=100, legs=(leg,))).hits
+        assert {hit.chunk.uri: hit.chunk.text for hit in hits} == {
+            uri: text.split("\n\n")[1].strip() for uri, text in files.items()
+        }
+        for uri, text in files.items():
+            best = search(r, SearchQuery((marker(text),), legs=(leg,))).hits[0]
+            assert best.chunk.uri == uri
+            document = asyncio.run(r.lookup(best.chunk.doc_id))
+            assert document[best.chunk.start : best.chunk.end] == best.chunk.text
+
+
+def ranked(index: Path) -> list[list[tuple[str, float]]]:
+    r = retriever(index)
+    results = [search(r, SearchQuery((query,), top_k=100)) for query in QUERIES]
+    return [[(hit.chunk.uri, round(hit.score, 5)) for hit in result.hits] for result in results]
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("before")
+    ingest(write(folder / "files", OLD), folder / "index")
+    write(folder / "files", CHANGE)
+    return folder
+
+
+@pytest.fixture(scope="module", params=REBUILD_ROWS)
+def rows(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
+def whole(before: Path, rows: int) -> tuple[list[str], list[list[tuple[str, float]]]]:
+    """The steps of a run that nothing interrupts, and what its index ranks."""
+    index = before / f"whole{rows}"
+    shutil.copytree(before / "index", index)
+    return killed_at(before / "files", index, rows, 0), ranked(index)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_at_any_step(
+    before: Path, rows: int, whole: tuple[list[str], list[list[tuple[str, float]]]], seed: int, tmp_path: Path
+) -> None:
+    steps, expected = whole
+    named = [i for i, step in enumerate(steps, start=1) if "fsync" not in step]
+    synced = [i for i, step in enumerate(steps, start=1) if "fsync" in step]
+    rng = random.Random(seed + rows)
+    step = rng.choice(named if seed % 4 else synced)
+    published = step >= max(i for i, name in enumerate(steps, start=1) if name == "after os.replace")
+    index = tmp_path / "index"
+    shutil.copytree(before / "index", index)
+    taken = killed_at(before / "files", index, rows, step)
+    assert taken[-1].split()[:2] == steps[step - 1].split()[:2], "it died where it was told to"
+
+    holds(retriever(index), NEW if published else OLD)
+    ingest(before / "files", index, rebuild_rows=rows)
+    holds(retriever(index), NEW)
+    assert ranked(index) == expected, f"killed at {taken[-1]}, the index ranks otherwise than one that was not"
+    version = read_current(Layout(str(index))).id
+    again = ingest(before / "files", index, rebuild_rows=rows)
+    assert again.count("unchanged") == len(NEW) and again.index_version == version
+
+
+def test_an_acknowledged_version_is_there_after_a_restart(before: Path, tmp_path: Path) -> None:
+    """Killed right after the acknowledgement: a new process finds the same, ranked the same."""
+    index = tmp_path / "index"
+    shutil.copytree(before / "index", index)
+    probe = tmp_path / "probe"
+    shutil.copytree(before / "index", probe)
+    steps = killed_at(before / "files", probe, 0, 0)
+    taken = killed_at(before / "files", index, 0, len(steps))
+    assert taken[-1].startswith("acknowledged")
+    assert read_current(Layout(str(index))).id == taken[-1].split()[1]
+    code = (
+        "import sys; from pathlib import Path; from tests.wiring.test_durability import ranked;"
+        "print(ranked(Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", code, str(index)]
+    elsewhere = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert elsewhere.stdout.strip() == str(ranked(index))
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from tests.wiring.index.builders import ingest
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
+ingest(Path(sys.argv[1]), Path(sys.argv[2]), rebuild_rows=0)
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 700, 3_000, 20_000])
+def test_a_full_disk_leaves_the_old_index_and_works_again_after(before: Path, limit: int, tmp_path: Path) -> None:
+    """Files that cannot grow beyond the limit: the system says so as it does on a full disk, in whatever is written."""
+    index = tmp_path / "index"
+    shutil.copytree(before / "index", index)
+    whole = set((index / "segments").iterdir())
+    command = [sys.executable, "-c", FULL, str(before / "files"), str(index), str(limit)]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 1, (run.returncode, run.stderr[-500:])
+    holds(retriever(index), OLD)
+    assert set((index / "segments").iterdir()) == whole, "no half segment"
+    ingest(before / "files", index, rebuild_rows=0)
+    holds(retriever(index), NEW)
+
+
+def test_a_second_writer_does_no_harm(before: Path, tmp_path: Path) -> None:
+    """Two processes at once: one is refused at once by name, the other's work is whole."""
+    index = tmp_path / "index"
+    shutil.copytree(before / "index", index)
+    code = "import sys; from pathlib import Path; from tests.wiring.index.builders import ingest;"
+    code += "print(ingest(Path(sys.argv[1]), Path(sys.argv[2])).index_version)"
+    command = [sys.executable, "-c", code, str(before / "files"), str(index)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Layout(str(index)).writer():
+        refused = subprocess.run(command, cwd=ROOT, text=True, check=False, **pipes)  # type: ignore[call-overload]
+    assert refused.returncode == 1 and "another process is writing" in refused.stderr
+    runs = [subprocess.Popen(command, cwd=ROOT, text=True, **pipes) for _ in range(3)]  # type: ignore[call-overload]
+    ended = [(run.communicate(), run.returncode) for run in runs]
+    assert all(code == 0 or "another process is writing" in err for (_, err), code in ended), ended
+    assert any(code == 0 for _, code in ended)
+    holds(retriever(index), NEW)

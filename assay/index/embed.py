@@ -1,10 +1,9 @@
 """Texts to unit vectors, with the model's own tokenizer for the chunker's budget and a checksum for the store."""
 
-import asyncio
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.errors import SetupError
+from assay.index.batching import Batcher
 from assay.index.bert import Bert, is_plain_bert
 
 Vectors = NDArray[np.float32]
@@ -68,6 +68,7 @@ class SentenceEmbedder:
         except (OSError, ValueError, RuntimeError, KeyError, ImportError) as e:
             raise SetupError(f"the embedder '{self.name}' cannot be loaded: {e}", field="index.embedder") from e
         self.dim = self._model.dim
+        self._together = Batcher(self._encode, self._pool, self._workers, self._batch)
 
     @cached_property
     def checksum(self) -> str:
@@ -88,22 +89,25 @@ class SentenceEmbedder:
         return np.array([start for start, _ in encoded.offsets], dtype=np.int64)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors, shape (len(texts), dim), in float32. A text beyond the model's length is cut at its end."""
-        return await asyncio.to_thread(self.embed_now, texts)
+        """Unit vectors, shape (len(texts), dim), in float32. A text beyond the model's length is cut at its end.
 
-    def embed_now(self, texts: Sequence[str], done: Callable[[int], None] | None = None) -> Vectors:
-        """``embed`` for callers outside an event loop; ``done`` hears how many texts each finished batch had."""
+        For questions: what callers ask while all workers are busy is encoded together.
+        """
+        return await self._together(texts)
+
+    def embed_now(self, texts: Sequence[str]) -> Vectors:
+        """``embed`` for callers outside an event loop with many texts at once: all workers share them."""
+        return self._encode(texts, self._pool.map)
+
+    def _encode(self, texts: Sequence[str], map_: Callable[..., Iterable[Vectors]] = map) -> Vectors:
+        """In batches of like length."""
         out = np.empty((len(texts), self.dim), np.float32)
-        if not texts:
-            return out
         rows = self._token_ids(texts)
         order = sorted(range(len(texts)), key=lambda i: -len(rows[i]))
         batches = [order[i : i + self._batch] for i in range(0, len(order), self._batch)]
-        run = self._model.encode
-        for batch, vectors in zip(batches, self._pool.map(run, [[rows[i] for i in b] for b in batches]), strict=True):
+        encoded = map_(self._model.encode, [[rows[i] for i in batch] for batch in batches])
+        for batch, vectors in zip(batches, encoded, strict=True):
             out[batch] = vectors
-            if done is not None:
-                done(len(batch))
         return out
 
     def _token_ids(self, texts: Sequence[str]) -> list[list[int]]:

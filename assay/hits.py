@@ -54,6 +54,7 @@ def _hit(hit: Hit, context_chars: int) -> SearchHit:
         page=chunk.page,
         heading=list(chunk.heading),
         span=(chunk.start, chunk.end),
+        hidden=chunk.hidden,
         score=hit.score,
         ranks=dict(hit.ranks),
         text=chunk.text[:context_chars],

@@ -303,6 +303,7 @@ class SearchHit(Shape):
     page: int | None
     heading: list[str]
     span: tuple[int, int]
+    hidden: bool = Field(False, description="No reader of the file sees this text: an invisible layer, a hidden sheet.")
     score: float
     ranks: dict[str, int]
     text: str

@@ -99,7 +99,9 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A passage. ``document_text[start:end] == text``, in characters of the document's text as the store keeps it."""
+    """A passage. ``document_text[start:end] == text``, in characters of the document's text as the store keeps it.
+
+    ``hidden``: no reader of the file sees this text (an invisible layer, a hidden sheet), so it is not to be trusted."""
 
     id: int
     doc_id: str
@@ -112,6 +114,7 @@ class Chunk:
     ordinal: int
     heading: tuple[str, ...] = ()
     page: int | None = None
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

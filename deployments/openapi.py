@@ -181,6 +181,7 @@ ANSWERS: dict[str, Any] = {
 
 _HIT = {
     **{key: _CITATION[key] for key in ("chunk_id", "doc_id", "bucket", "title", "uri", "page", "heading", "span")},
+    "hidden": False,
     "score": 0.83,
     "ranks": {"dense": 2, "sparse": 1},
     "text": _CITATION["quote"],

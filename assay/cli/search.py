@@ -106,7 +106,9 @@ def _show(result: SearchResult, out: Console) -> None:
 
 def _where(hit: Hit) -> str:
     page = f"page {hit.chunk.page}" if hit.chunk.page is not None else ""
-    parts = (hit.chunk.uri, " > ".join(hit.chunk.heading), page, f"characters {hit.chunk.start}-{hit.chunk.end}")
+    place = f"characters {hit.chunk.start}-{hit.chunk.end}"
+    hidden = "hidden text" if hit.chunk.hidden else ""
+    parts = (hit.chunk.uri, " > ".join(hit.chunk.heading), page, place, hidden)
     return ", ".join(part for part in parts if part)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["heading", "text", "list", "table", "code"]
+Kind = Literal["heading", "text", "list", "table", "code", "record"]
 Format = Literal["md", "mdx", "txt", "html", "pdf"]
 
 # What a file says of itself, as it says it: texts stay texts, and the bucket's schema decides what they mean. Properties
@@ -28,13 +28,16 @@ FORMATS: dict[str, Format] = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A piece of structure: characters [start, end) of the text. ``level`` and ``name`` are of headings alone."""
+    """A piece of structure: characters [start, end) of the text. ``level`` and ``name`` are of headings alone.
+
+    ``hidden``: no reader of the file sees it (an invisible text layer, a hidden sheet), so it is not to be trusted."""
 
     kind: Kind
     start: int
     end: int
     level: int = 0
     name: str = ""
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from assay.types import BucketInfo, Chunk
 
 _CACHED_SETS = 64
 _MOST_COUNTED = 8  # parts of a filter that left nothing: each is a scan
-_COLUMNS = ["id", "doc_id", "bucket", "title", "uri", "text", "start", "end", "ordinal", "heading", "page"]
+_COLUMNS = ["id", "doc_id", "bucket", "title", "uri", "text", "start", "end", "ordinal", "heading", "page", "hidden"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from assay.errors import IndexFault
 from assay.index.chunk import Passage
 from assay.index.files import RESTORE, Layout, sync_tree, write_atomic
 
-FORMAT = 1
+FORMAT = 2
 _INSTANT = pa.timestamp("us", tz="UTC")
 _FRAGMENTS = 24  # more than this and scans slow down: they are merged on publishing
 
@@ -60,6 +60,7 @@ def _chunks_schema(dim: int) -> pa.Schema:
             ("ordinal", pa.int32()),
             ("heading", pa.list_(pa.string())),
             ("page", pa.int32()),
+            ("hidden", pa.bool_()),
             ("ingested_at", _INSTANT),
             ("vector", pa.list_(pa.float16(), dim)),
         ]
@@ -294,6 +295,7 @@ def _chunk_rows(entries: Iterable[Entry], first: int, instant: datetime) -> list
             "ordinal": ordinal,
             "heading": list(p.heading),
             "page": p.page,
+            "hidden": p.hidden,
             "ingested_at": instant,
         }
         for i, (e, ordinal, p) in enumerate(placed)

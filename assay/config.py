@@ -105,11 +105,25 @@ class GradeConfig(_Config):
         return self
 
 
+RerankMethod = Literal["likelihood", "pointwise", "score", "listwise"]
+
+
 class RerankerConfig(_Config):
     engine: str = "small"
+    method: RerankMethod = Field(
+        default="likelihood",
+        description="likelihood: of the question after the passage, right for small models; pointwise: yes or no; score: "
+        "expected grade from 0 to 10; listwise: one call for all passages, for large models.",
+    )
+    threshold: float | None = Field(
+        default=None,
+        description="Passages with less are dropped: nats per token (likelihood), or 0 to 1 (the other methods).",
+    )
     candidates: int = Field(default=8, ge=1, le=200, description="The best of the fused list, scored by the model.")
     passage_tokens: int = Field(default=96, ge=16, le=8192)
-    weight: float = Field(default=0.5, ge=0, le=1, description="Share of the likelihood; the fused score has the rest.")
+    weight: float = Field(
+        default=0.5, ge=0, le=1, description="Share of the model's value; the fused score has the rest."
+    )
     timeout_s: float = Field(default=15, gt=0, le=600)
     grade: GradeConfig = GradeConfig()
 

@@ -23,7 +23,7 @@ from assay.config import EngineConfig, RerankerConfig
 from assay.grade import features
 from assay.index.embed import SentenceEmbedder
 from assay.models import resolve_model
-from assay.rerank import LikelihoodReranker
+from assay.rerank import LLMReranker
 from assay.tokens import ModelTokenizer
 from assay.types import Chunk, Evidence, Hit, RerankRequest
 from bench.report import Row, options, publish
@@ -83,7 +83,7 @@ def elsewhere(cases: Sequence[Case], collection: Sequence[Case], most: int) -> l
 class Measurer:
     """Builds each case's evidence as the graph would: similarity, then the reranker's gains."""
 
-    def __init__(self, embedder: SentenceEmbedder, reranker: LikelihoodReranker) -> None:
+    def __init__(self, embedder: SentenceEmbedder, reranker: LLMReranker) -> None:
         self._embedder, self._reranker = embedder, reranker
         self._vectors: dict[str, Any] = {}
 
@@ -115,7 +115,7 @@ async def measure(cases: Sequence[Case]) -> list[dict[str, float]]:
     engine, config = EngineConfig(), RerankerConfig()
     model = resolve_model(engine.model, cache)
     handle = serve.run(build_engine("small", engine, model), name="engine", route_prefix=None)
-    reranker = LikelihoodReranker(RemoteLLM("small", handle), ModelTokenizer(model), config)
+    reranker = LLMReranker(RemoteLLM("small", handle), ModelTokenizer(model), config)
     embedder = SentenceEmbedder(resolve_model("embedded:all-minilm-l6-v2", cache))
     measurer = Measurer(embedder, reranker)
     measured = []

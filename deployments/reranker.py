@@ -5,7 +5,7 @@ from ray.serve.handle import DeploymentHandle
 
 from assay.config import RerankerConfig
 from assay.grade import FeatureGrader
-from assay.rerank import LikelihoodReranker
+from assay.rerank import LLMReranker
 from assay.tokens import ModelTokenizer
 from assay.types import Grade, GradeRequest, Reranked, RerankRequest
 from deployments.remote import RemoteLLM, Reply, reply
@@ -15,7 +15,7 @@ from deployments.remote import RemoteLLM, Reply, reply
 class Reranker:
     def __init__(self, config: RerankerConfig, engine: DeploymentHandle, model: str) -> None:
         self._llm = RemoteLLM(config.engine, engine)
-        self._reranker = LikelihoodReranker(self._llm, ModelTokenizer(model), config)
+        self._reranker = LLMReranker(self._llm, ModelTokenizer(model), config)
         self._grader = FeatureGrader(config.grade)
 
     async def rerank(self, request: RerankRequest) -> Reply[Reranked]:

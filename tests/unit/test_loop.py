@@ -14,7 +14,7 @@ from assay.events import AnswerEvent, CompletedEvent, DegradedEvent, ErrorEvent,
 from assay.expand import LLMExpander
 from assay.generate import ExtractGenerator
 from assay.grade import FeatureGrader
-from assay.rerank import LikelihoodReranker
+from assay.rerank import LLMReranker
 from assay.run import Stages
 from assay.schemas import AskBudget, AskRequest, AskResponse, Predicate
 from assay.types import (
@@ -45,7 +45,7 @@ class Judge:
     """A reranker whose grades are scripted; it ranks as the real one does."""
 
     def __init__(self, llm: ScriptedLLM, *grades: Grade | AssayError) -> None:
-        self._reranker = LikelihoodReranker(llm, WordTokenizer(), RerankerConfig())
+        self._reranker = LLMReranker(llm, WordTokenizer(), RerankerConfig())
         self._grader = FeatureGrader(GradeConfig())
         self.grades = list(grades)
         self.rerank_fault: AssayError | None = None

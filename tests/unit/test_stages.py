@@ -5,13 +5,25 @@ import math
 
 import pytest
 
-from assay.config import ExpanderConfig, GradeConfig, RerankerConfig
+from assay.config import ExpanderConfig, GradeConfig, RerankerConfig, RerankMethod
 from assay.errors import BadModelOutput, SetupError
 from assay.expand import LLMExpander, distinct, plan_schema
 from assay.grade import FeatureGrader, features, follow_up, uncovered
-from assay.rerank import LikelihoodReranker, blend
+from assay.rerank import LLMReranker, blend
 from assay.templates import Prompt
-from assay.types import CompletionRequest, Evidence, GradeRequest, Hit, Message, PlanRequest, RerankRequest
+from assay.types import (
+    CompletionRequest,
+    Evidence,
+    GradeRequest,
+    Hit,
+    ItemScore,
+    Message,
+    PlanRequest,
+    RerankRequest,
+    ScoreItem,
+    ScoreRequest,
+    Scores,
+)
 from tests.fakes import ScriptedLLM, WordTokenizer, chunk
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +105,7 @@ HITS = tuple(
 
 async def test_rerank_orders_by_likelihood_and_keeps_the_gain() -> None:
     llm = ScriptedLLM()
-    done = await LikelihoodReranker(llm, WordTokenizer(), RerankerConfig()).rerank(RerankRequest(QUESTION, HITS, 2))
+    done = await LLMReranker(llm, WordTokenizer(), RerankerConfig()).rerank(RerankRequest(QUESTION, HITS, 2))
     assert [r.hit.chunk.id for r in done.ranked] == [2, 1]
     assert done.ranked[0].gain is not None and done.ranked[0].gain > 0
     assert len(llm.history) == 1, "one batch for all passages"
@@ -101,30 +113,72 @@ async def test_rerank_orders_by_likelihood_and_keeps_the_gain() -> None:
 
 async def test_hits_beyond_the_candidates_follow_in_fused_order() -> None:
     config = RerankerConfig(candidates=1)
-    done = await LikelihoodReranker(ScriptedLLM(), WordTokenizer(), config).rerank(RerankRequest(QUESTION, HITS, 10))
+    done = await LLMReranker(ScriptedLLM(), WordTokenizer(), config).rerank(RerankRequest(QUESTION, HITS, 10))
     assert [r.hit.chunk.id for r in done.ranked] == [1, 2, 3]
     assert [r.gain is None for r in done.ranked] == [False, True, True]
     assert done.ranked[0].score > done.ranked[1].score > done.ranked[2].score
 
 
 async def test_one_bad_passage_keeps_its_fused_score_and_is_counted() -> None:
-    from assay.types import ItemScore, ScoreRequest, Scores
-
     class OneFault(ScriptedLLM):
         async def score(self, request: ScoreRequest) -> Scores:
             scores = await super().score(request)
             return Scores((*scores.items[:-1], ItemScore(math.nan, 0, "too long")), scores.usage)
 
-    done = await LikelihoodReranker(OneFault(), WordTokenizer(), RerankerConfig()).rerank(
-        RerankRequest(QUESTION, HITS, 10)
-    )
+    done = await LLMReranker(OneFault(), WordTokenizer(), RerankerConfig()).rerank(RerankRequest(QUESTION, HITS, 10))
     assert done.faults == 1 and {r.hit.chunk.id for r in done.ranked} == {1, 2, 3}
     assert all(math.isfinite(r.score) for r in done.ranked)
 
 
 async def test_no_passage_scored_is_a_fault() -> None:
     with pytest.raises(BadModelOutput):
-        await LikelihoodReranker(ScriptedLLM(), WordTokenizer(), RerankerConfig()).rerank(RerankRequest("?", HITS, 10))
+        await LLMReranker(ScriptedLLM(), WordTokenizer(), RerankerConfig()).rerank(RerankRequest("?", HITS, 10))
+
+
+class Judge(ScriptedLLM):
+    """Says yes, or a high grade, where the passage has the Moon; faults for a passage with fish."""
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        scores = await super().score(request)
+        return Scores(tuple(map(self._judged, request.items)), scores.usage)
+
+    def _judged(self, item: ScoreItem) -> ItemScore:
+        if "Fish" in item.context:
+            return ItemScore(math.nan, 0, "too long")
+        right = {True: (" yes", " 9", " 10"), False: (" no", " 0", " 1")}["Moon" in item.context]
+        return ItemScore(-0.1 if item.continuation in right else -5.0, 1)
+
+
+@pytest.mark.parametrize(("method", "items"), [("pointwise", 6), ("score", 33)])
+async def test_a_judging_method_takes_probabilities_not_words(method: RerankMethod, items: int) -> None:
+    llm = Judge()
+    config = RerankerConfig(method=method, threshold=0.5)
+    done = await LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(QUESTION, HITS, 10))
+    assert [r.hit.chunk.id for r in done.ranked] == [2, 3], "below the threshold is dropped, unknown is not"
+    assert done.faults == 1 and all(r.gain is None for r in done.ranked)
+    (asked,) = llm.history
+    assert isinstance(asked, ScoreRequest) and len(asked.items) == items
+    beginnings = {item.context.split("Passage:")[0] for item in asked.items}
+    assert len(beginnings) == 1, "the prompt's beginning is shared"
+
+
+async def test_listwise_is_one_call_under_a_schema() -> None:
+    llm = ScriptedLLM('{"grades": [1, 9, 2]}')
+    done = await LLMReranker(llm, WordTokenizer(), RerankerConfig(method="listwise", weight=1.0)).rerank(
+        RerankRequest(QUESTION, HITS, 10)
+    )
+    assert [r.hit.chunk.id for r in done.ranked] == [2, 3, 1]
+    (asked,) = llm.history
+    assert isinstance(asked, CompletionRequest) and asked.json_schema
+    grades = json.loads(asked.json_schema)["properties"]["grades"]
+    assert (grades["minItems"], grades["maxItems"], grades["items"]["enum"]) == (3, 3, list(range(11)))
+
+
+@pytest.mark.parametrize("said", ['{"grades": [1, 2]}', '{"grades": [1, 2, 11]}', '{"grades": "all"}', "x " * 200])
+async def test_grades_that_cannot_be_used_are_a_fault(said: str) -> None:
+    reranker = LLMReranker(ScriptedLLM(said), WordTokenizer(), RerankerConfig(method="listwise"))
+    with pytest.raises(BadModelOutput):
+        await reranker.rerank(RerankRequest(QUESTION, HITS, 10))
 
 
 def test_blend_ignores_what_is_unknown() -> None:

@@ -1,0 +1,170 @@
+"""How relevant each passage is to a question, by what a language model makes of the two: four methods, one interface.
+
+Which of them is right hangs on the model. A small one is at chance or worse when it is asked to judge in words, while its
+probabilities do order passages (``likelihood``); a large one judges well, and cheapest all passages in one call (``listwise``).
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from assay.config import RerankMethod
+from assay.errors import BadModelOutput
+from assay.ports import LLM
+from assay.schemas import Usage
+from assay.templates import Prompt
+from assay.types import CompletionRequest, ItemScore, Message, ScoreItem, ScoreRequest, Scores
+
+# What the question's likelihood is compared with: the same question after no passage at all.
+NO_PASSAGE = "A question:"
+BEST = 10  # of the grades that ``score`` and ``listwise`` ask for
+
+
+@dataclass(frozen=True, slots=True)
+class Relevance:
+    """One value per passage, higher is better; NaN where it could not be scored, and ``fault`` says why for the first.
+
+    ``gains``: nats per token by which the passage makes the question more likely, where the method measures that, else NaN."""
+
+    values: tuple[float, ...]
+    gains: tuple[float, ...]
+    usage: Usage
+    fault: str | None = None
+
+
+class Method(Protocol):
+    async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
+        """All passages are in the engine at once. Raises ``BadModelOutput`` where none could be scored."""
+        ...
+
+
+def method(name: RerankMethod, llm: LLM) -> Method:
+    methods: dict[RerankMethod, Callable[[LLM], Method]] = {
+        "likelihood": Likelihood,
+        "pointwise": Pointwise,
+        "score": Graded,
+        "listwise": Listwise,
+    }
+    return methods[name](llm)
+
+
+def mean_gain(score: ItemScore, alone: ItemScore) -> float:
+    """Nats per token by which a passage makes the question more likely; NaN where either could not be scored."""
+    return score.mean - alone.mean if score.fault is None and alone.fault is None else math.nan
+
+
+class Likelihood:
+    """Nats per token by which the passage makes the question more likely: the model need not judge anything."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm, self._prompt = llm, Prompt("passage", "passage")
+
+    async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
+        items = [ScoreItem(self._prompt.fill(passage=passage), f" {question}") for passage in passages]
+        alone = ScoreItem(NO_PASSAGE, f" {question}")
+        scores = await self._llm.score(ScoreRequest((alone, *items), request_id=request_id))
+        first, rest = scores.items[0], scores.items[1:]
+        gains = tuple(mean_gain(score, first) for score in rest)
+        return _checked(gains, scores, gains)
+
+
+class Pointwise:
+    """P(yes) against P(no) when asked whether the passage answers the question. The question stands before the passage, so
+    that all passages share the prompt's beginning in the prefix cache."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm, self._prompt = llm, Prompt("pointwise", "question", "passage")
+
+    async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
+        contexts = [self._prompt.fill(question=question, passage=passage) for passage in passages]
+        return await _choice(self._llm, contexts, (" no", " yes"), lambda p: p[1], request_id)
+
+
+class Graded:
+    """The expected grade from 0 to 10 over the probabilities of all eleven, scaled to [0, 1]: finer than the grade said."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm, self._prompt = llm, Prompt("grade", "question", "passage")
+
+    async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
+        contexts = [self._prompt.fill(question=question, passage=passage) for passage in passages]
+        grades = tuple(f" {grade}" for grade in range(BEST + 1))
+        return await _choice(
+            self._llm, contexts, grades, lambda p: sum(i * x for i, x in enumerate(p)) / BEST, request_id
+        )
+
+
+class _Grades(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    grades: list[int]
+
+
+class Listwise:
+    """One call that grades all passages, under a schema that leaves the model nothing but the grades."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm, self._prompt = llm, Prompt("listwise", "best")
+
+    async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
+        if not passages:
+            return Relevance((), (), Usage())
+        listed = "\n\n".join(f"[{number}]\n{passage}" for number, passage in enumerate(passages, start=1))
+        completion = await self._llm.complete(
+            CompletionRequest(
+                messages=(
+                    Message("system", self._prompt.fill(best=str(BEST))),
+                    Message("user", f"Question: {question}\n\n{listed}"),
+                ),
+                max_tokens=16 + 4 * len(passages),  # a grade and its comma are at most three tokens in any vocabulary
+                json_schema=_schema(len(passages)),
+                request_id=request_id,
+            )
+        )
+        if completion.finish_reason != "stop":
+            raise BadModelOutput("the grades of the passages were cut off")
+        try:
+            grades = _Grades.model_validate_json(completion.text).grades
+        except ValidationError as e:
+            raise BadModelOutput(f"the grades of the passages are not of their schema: {e.error_count()} errors") from e
+        if len(grades) != len(passages) or not all(0 <= grade <= BEST for grade in grades):
+            raise BadModelOutput(f"{len(grades)} grades for {len(passages)} passages, or one out of 0 to {BEST}")
+        return Relevance(tuple(g / BEST for g in grades), (math.nan,) * len(grades), completion.usage)
+
+
+def _schema(passages: int) -> str:
+    grades = {"type": "array", "items": {"enum": list(range(BEST + 1))}, "minItems": passages, "maxItems": passages}
+    schema = {"type": "object", "properties": {"grades": grades}, "required": ["grades"], "additionalProperties": False}
+    return json.dumps(schema)
+
+
+async def _choice(
+    llm: LLM,
+    contexts: Sequence[str],
+    answers: Sequence[str],
+    value: Callable[[Sequence[float]], float],
+    request_id: str,
+) -> Relevance:
+    """``value`` of the answers' probabilities among each other, for each context; one that lacks an answer's is unknown."""
+    items = tuple(ScoreItem(context, answer) for context in contexts for answer in answers)
+    scores = await llm.score(ScoreRequest(items, request_id=request_id))
+    rows = [scores.items[i : i + len(answers)] for i in range(0, len(items), len(answers))]
+    return _checked(tuple(value(p) if (p := _among(row)) else math.nan for row in rows), scores)
+
+
+def _among(row: Sequence[ItemScore]) -> list[float] | None:
+    if any(score.fault is not None for score in row):
+        return None
+    most = max(score.logprob for score in row)
+    weights = [math.exp(score.logprob - most) for score in row]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _checked(values: tuple[float, ...], scores: Scores, gains: tuple[float, ...] = ()) -> Relevance:
+    fault = next((score.fault for score in scores.items if score.fault is not None), None)
+    if values and all(map(math.isnan, values)):
+        raise BadModelOutput(f"No passage could be scored: {fault}")
+    return Relevance(values, gains or (math.nan,) * len(values), scores.usage, fault)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from assay.config import IndexConfig, RetrieverConfig
 from assay.errors import AssayError, IndexFault, StageUnavailable
 from assay.fuse import RankedList, best_ranks, fuse
+from assay.index.catalog import Allowed
 from assay.index.embed import Encoder
 from assay.index.files import Layout
 from assay.index.mirror import current
-from assay.index.reader import Allowed, Reader
+from assay.index.reader import Reader
 from assay.index.snapshot import current_name, read_current
 from assay.index.store import check_embedder
 from assay.schemas import Degraded
@@ -89,7 +90,7 @@ class LocalRetriever:
         return await self._embedder.embed(texts)
 
     async def buckets(self) -> tuple[BucketInfo, ...]:
-        return tuple(self._open().buckets.values())
+        return tuple(self._open().catalog.buckets.values())
 
     async def lookup(self, doc_id: str) -> str:
         """The text of a document, in which spans count. Raises ``NotFound``."""
@@ -99,7 +100,7 @@ class LocalRetriever:
         """Raises ``UnknownBucket``, ``UnknownField``, ``InvalidFilter``, ``IndexFault``, or ``StageUnavailable`` where
         no leg could answer. One that could not is in ``degraded``."""
         reader = self._open()
-        allowed = await asyncio.to_thread(reader.allowed, query.buckets, query.doc_id, query.filters)
+        allowed = await asyncio.to_thread(reader.catalog.allowed, query.buckets, query.doc_id, query.filters)
         if allowed.count == 0:
             return _nothing(reader, query, allowed)
         found = await asyncio.gather(

@@ -36,12 +36,13 @@ def no_results(explain: Explain, filters: Filter | None) -> Clarification:
     message = f"No passage has {said}. Without that filter there are {explain.count_without}."
     rest = without(filters, explain.blocking) if filters else None
     again = rest.model_dump(by_alias=True) if rest else {}
+    choices = [Choice(label=f"without {said}", filters=again, count=explain.count_without)]
     return Clarification(
         type="no_results",
         message=message,
         blocking=explain.blocking,
         count_without=explain.count_without,
-        choices=[Choice(label=f"without {said}", filters=again, count=explain.count_without)],
+        choices=choices if rest != filters else [],  # what stands outside of the filter, such as a bucket, stays
     )
 
 

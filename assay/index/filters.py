@@ -1,75 +1,106 @@
-"""Typed filters to pyarrow expressions. Nothing that a user sends ever becomes SQL text, or the name of a column.
+"""Typed filters to masks over documents and chunks. Nothing that a user sends ever becomes SQL text, or a column's name.
 
 A test of a missing value is false (``is_null`` apart), so ``not`` of it is true: two truth values, not SQL's three.
+A list is missing where it is empty; a test of a list asks whether one of its items passes: ``=`` and ``in`` mean "contains".
 """
 
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from functools import reduce
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from assay.errors import InvalidFilter, UnknownField
 from assay.schemas import And, Filter, Not, Predicate
 
-FieldType = Literal["text", "number", "date", "flag"]
+FieldType = Literal["text", "number", "date", "boolean", "list"]
+Mask = NDArray[np.bool_]
 
 _ORDER = ("<", "<=", ">", ">=", "between")
 OPS: dict[FieldType, tuple[str, ...]] = {
     "text": ("=", "!=", "in", "like", "is_null"),
     "number": ("=", "!=", *_ORDER, "in", "is_null"),
     "date": ("=", "!=", *_ORDER, "in", "is_null"),
-    "flag": ("=", "!=", "is_null"),
+    "boolean": ("=", "!=", "is_null"),
+    "list": ("=", "!=", "in", "like", "is_null"),
 }
 _WANTED: dict[FieldType, str] = {
     "text": "a text",
     "number": "a number",
     "date": "an ISO 8601 date or date and time",
-    "flag": "true or false",
+    "boolean": "true or false",
+    "list": "a text, which the list is to contain",
 }
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "=": lambda field, value: field == value,
-    "!=": lambda field, value: field != value,
-    "<": lambda field, value: field < value,
-    "<=": lambda field, value: field <= value,
-    ">": lambda field, value: field > value,
-    ">=": lambda field, value: field >= value,
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
 }
-_INSTANT = pa.timestamp("us", tz="UTC")
+INSTANT = pa.timestamp("us", tz="UTC")
 
-# Lance takes a filter as a substrait plan, and making that costs pyarrow twice as much for every level of the
-# expression. At these limits it is a third of a second at worst; a chain of 64 would never end.
-MAX_DEPTH = 8
+MAX_DEPTH = 16
 MAX_PREDICATES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field that may be filtered: its type, and the store's column."""
+    """A field that may be filtered: its type, its column, and whether that is one of chunks rather than of documents."""
 
     type: FieldType
     column: str
+    of_chunks: bool = False
 
 
 FIELDS: Mapping[str, Field] = {
     "doc_id": Field("text", "doc_id"),
+    "bucket": Field("text", "bucket"),
     "title": Field("text", "title"),
     "uri": Field("text", "uri"),
     "format": Field("text", "format"),
-    "page": Field("number", "page"),
+    "page": Field("number", "page", of_chunks=True),
     "ingested_at": Field("date", "ingested_at"),
 }
 
 
-def compile_filter(filters: Filter, fields: Mapping[str, Field] = FIELDS, at: str = "filters") -> pc.Expression:
+class Frame(Protocol):
+    """The rows that a filter is asked of."""
+
+    def column(self, field: Field) -> pa.ChunkedArray: ...
+
+    def spread(self, documents: Mask) -> Mask:
+        """A mask over documents as one over their chunks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where a filter holds: over documents as long as it asks nothing of chunks, so that most filters are quick."""
+
+    mask: Mask
+    of_chunks: bool
+
+
+Compiled = Callable[[Frame], Held]
+
+
+def compile_filter(filters: Filter, fields: Mapping[str, Field] = FIELDS, at: str = "filters") -> Compiled:
     """Raises ``UnknownField`` or ``InvalidFilter``; ``at`` is where the filter stands in the request."""
     if _predicates(filters) > MAX_PREDICATES:
         raise InvalidFilter(f"the filter has more than {MAX_PREDICATES} tests", at)
     return _compile(filters, fields, at, 0)
+
+
+def over_chunks(held: Held, frame: Frame) -> Mask:
+    return held.mask if held.of_chunks else frame.spread(held.mask)
 
 
 def terms_of(filters: Filter) -> tuple[Filter, ...]:
@@ -79,35 +110,41 @@ def terms_of(filters: Filter) -> tuple[Filter, ...]:
     return (filters,)
 
 
-def all_of(parts: Sequence[pc.Expression]) -> pc.Expression | None:
-    """The conjunction; None, which restricts nothing, only for no parts at all."""
-    return _fold(operator.and_, parts) if parts else None
+def instant_of(text: str) -> datetime | None:
+    """A moment in UTC: a date is its first moment, and a time without a zone is UTC. None for any other text."""
+    try:
+        moment = datetime.fromisoformat(text)  # takes a bare date too
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
-def _compile(filters: Filter, fields: Mapping[str, Field], at: str, depth: int) -> pc.Expression:
+def _compile(filters: Filter, fields: Mapping[str, Field], at: str, depth: int) -> Compiled:
     if depth > MAX_DEPTH:
         raise InvalidFilter(f"the filter is nested more than {MAX_DEPTH} deep", at)
     if isinstance(filters, Predicate):
         return _predicate(filters, fields, at)
     if isinstance(filters, Not):
-        if isinstance(filters.not_, Not):
-            return _compile(filters.not_.not_, fields, f"{at}.not.not", depth + 2)
-        return ~_compile(filters.not_, fields, f"{at}.not", depth + 1)
+        inner = _compile(filters.not_, fields, f"{at}.not", depth + 1)
+        return lambda frame: _negated(inner(frame))
     name, parts = ("and", filters.and_) if isinstance(filters, And) else ("or", filters.or_)
     compiled = [_compile(part, fields, f"{at}.{name}[{i}]", depth + 1) for i, part in enumerate(parts)]
-    join = operator.and_ if isinstance(filters, And) else operator.or_
-    # Tests apart from what is nested, so that a level of nesting adds one level to the expression, not several.
-    flat = [c for c, part in zip(compiled, parts, strict=True) if isinstance(part, Predicate)]
-    deep = [c for c, part in zip(compiled, parts, strict=True) if not isinstance(part, Predicate)]
-    return _fold(join, [_fold(join, group) for group in (flat, deep) if group])
+    join = np.logical_and if isinstance(filters, And) else np.logical_or
+    return lambda frame: _joined(join, [part(frame) for part in compiled], frame)
 
 
-def _fold(join: Callable[[Any, Any], Any], parts: Sequence[pc.Expression]) -> pc.Expression:
-    """Balanced: as few levels as there can be."""
-    if len(parts) == 1:
-        return parts[0]
-    half = len(parts) // 2
-    return join(_fold(join, parts[:half]), _fold(join, parts[half:]))
+def _negated(held: Held) -> Held:
+    return Held(~held.mask, held.of_chunks)
+
+
+def _joined(join: Callable[[Mask, Mask], Mask], parts: Sequence[Held], frame: Frame) -> Held:
+    documents = [part.mask for part in parts if not part.of_chunks]
+    chunks = [part.mask for part in parts if part.of_chunks]
+    if not chunks:
+        return Held(reduce(join, documents), False)
+    if documents:
+        chunks.append(frame.spread(reduce(join, documents)))
+    return Held(reduce(join, chunks), True)
 
 
 def _predicates(filters: Filter) -> int:
@@ -122,7 +159,7 @@ def _predicates(filters: Filter) -> int:
     return count
 
 
-def _predicate(p: Predicate, fields: Mapping[str, Field], at: str) -> pc.Expression:
+def _predicate(p: Predicate, fields: Mapping[str, Field], at: str) -> Compiled:
     known = fields.get(p.field)
     if known is None:
         raise UnknownField(f"there is no field '{p.field[:80]}'", f"{at}.field", tuple(sorted(fields)))
@@ -130,29 +167,58 @@ def _predicate(p: Predicate, fields: Mapping[str, Field], at: str) -> pc.Express
         raise InvalidFilter(
             f"'{p.op}' does not apply to '{p.field}', a {known.type} field", f"{at}.op", OPS[known.type]
         )
-    column = pc.field(known.column)
-    if known.type == "number":
-        # Compared as floats, whatever the column's own type: exact up to 2**53. Lance cannot take the checked cast that
-        # pyarrow would put in by itself.
-        column = column.cast(pa.float64(), safe=False)
     if p.op == "is_null":
         if not isinstance(p.value, bool):
             raise InvalidFilter("'is_null' takes true or false", f"{at}.value", ("true", "false"))
-        return column.is_null() if p.value else column.is_valid()
-    return column.is_valid() & _test(column, p, known.type, at)
+        missing = p.value
+        return lambda frame: Held(_present(frame.column(known)) != missing, known.of_chunks)
+    test = _test(p, known.type, at)
+    if p.op == "!=" and known.type == "list":
+        contains = _test(Predicate(field=p.field, op="=", value=p.value), known.type, at)
+        return lambda frame: Held(
+            _present(frame.column(known)) & ~_passed(contains, frame.column(known)), known.of_chunks
+        )
+    return lambda frame: Held(_passed(test, frame.column(known)), known.of_chunks)
 
 
-def _test(column: pc.Expression, p: Predicate, type: FieldType, at: str) -> pc.Expression:
-    if p.op in ("in", "between"):
-        values = _listed(p, type, at)
-        if p.op == "in":
-            return column.isin(pa.array(values, _INSTANT if type == "date" else None))
-        low, high = values
-        return (column >= _scalar(low, type)) & (column <= _scalar(high, type))
+def _passed(test: Callable[[Any], Any], column: pa.ChunkedArray) -> Mask:
+    if not pa.types.is_list(column.type):
+        return _mask(test(column))
+    parts = [np.zeros(len(part), bool) for part in column.chunks]
+    for passed, part in zip(parts, column.chunks, strict=True):
+        passed[pc.list_parent_indices(part).to_numpy()[_mask(test(part.flatten()))]] = True
+    return np.concatenate([np.zeros(0, bool), *parts])
+
+
+def _present(column: pa.ChunkedArray) -> Mask:
+    if pa.types.is_list(column.type):
+        return _mask(pc.greater(pc.list_value_length(column), 0))
+    return _mask(column.is_valid())
+
+
+def _mask(passed: Any) -> Mask:
+    """Of a test's outcome, false where the value is missing."""
+    return np.asarray(pc.fill_null(passed, False).to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _test(p: Predicate, type: FieldType, at: str) -> Callable[[Any], Any]:
+    if p.op == "in":
+        items = pa.array(_listed(p, type, at), _arrow(type))
+        return lambda column: pc.is_in(column, value_set=items)
+    if p.op == "between":
+        low, high = (pa.scalar(v, _arrow(type)) for v in _listed(p, type, at))
+        return lambda column: pc.and_(pc.greater_equal(column, low), pc.less_equal(column, high))
     if isinstance(p.value, list):
         raise InvalidFilter(f"'{p.op}' takes one value, not a list", f"{at}.value")
     value = _value(p.value, type, at)
-    return _like(column, value, at) if p.op == "like" else _COMPARE[p.op](column, _scalar(value, type))
+    if p.op == "like":
+        return _like(value, at)
+    compare, scalar = _COMPARE[p.op], pa.scalar(value, _arrow(type))
+    return lambda column: compare(column, scalar)
+
+
+def _arrow(type: FieldType) -> pa.DataType:
+    return {"number": pa.float64(), "date": INSTANT, "boolean": pa.bool_()}.get(type, pa.string())
 
 
 def _listed(p: Predicate, type: FieldType, at: str) -> list[Any]:
@@ -165,31 +231,18 @@ def _listed(p: Predicate, type: FieldType, at: str) -> list[Any]:
 
 def _value(value: object, type: FieldType, at: str) -> Any:
     at = at if at.endswith("]") and ".value[" in at else f"{at}.value"
-    if type == "text" and isinstance(value, str):
+    if type in ("text", "list") and isinstance(value, str):
         return value
-    if type == "flag" and isinstance(value, bool):
+    if type == "boolean" and isinstance(value, bool):
         return value
     if type == "number" and isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53:
         return float(value)
-    if type == "date" and isinstance(value, str) and (instant := _instant(value)):
+    if type == "date" and isinstance(value, str) and (instant := instant_of(value)):
         return instant
     raise InvalidFilter(f"the value must be {_WANTED[type]}", at, (_WANTED[type],))
 
 
-def _scalar(value: Any, type: FieldType) -> Any:
-    return pa.scalar(value, _INSTANT) if type == "date" else value
-
-
-def _instant(text: str) -> datetime | None:
-    """A moment in UTC: a date is its first moment, and a time without a zone is UTC."""
-    try:
-        moment = datetime.fromisoformat(text)  # takes a bare date too
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _like(column: pc.Expression, pattern: str, at: str) -> pc.Expression:
+def _like(pattern: str, at: str) -> Callable[[Any], Any]:
     """``%`` at either end, or at both; ``_`` is itself (it is common in names of files). Case counts."""
     found = re.fullmatch(r"(%?)([^%]+)(%?)", pattern, re.DOTALL)
     if found is None:
@@ -197,7 +250,9 @@ def _like(column: pc.Expression, pattern: str, at: str) -> pc.Expression:
         raise InvalidFilter("'like' takes a text with % at its start, its end, or both", f"{at}.value", shapes)
     before, text, after = found.groups()
     if before and after:
-        return pc.match_substring(column, text)
+        return lambda column: pc.match_substring(column, text)
     if before:
-        return pc.ends_with(column, text)
-    return pc.starts_with(column, text) if after else column == text
+        return lambda column: pc.ends_with(column, text)
+    if after:
+        return lambda column: pc.starts_with(column, text)
+    return lambda column: pc.equal(column, text)

@@ -1,37 +1,21 @@
 """A snapshot opened for searching. Immutable: a retriever swaps one for the next, and searches in progress keep theirs."""
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from assay.errors import IndexFault, NotFound, UnknownBucket
+from assay.errors import IndexFault, NotFound
+from assay.index.catalog import Catalog
 from assay.index.dense import Ids, Mask, Scores
 from assay.index.files import REPAIR, Layout
-from assay.index.filters import all_of, compile_filter, terms_of
 from assay.index.segment import Segment, Torn
 from assay.index.snapshot import Manifest, check_store
 from assay.index.store import open_dataset, reading
-from assay.schemas import Filter, Predicate
-from assay.types import BucketInfo, Chunk
+from assay.types import Chunk
 
-_CACHED_SETS = 64
-_MOST_COUNTED = 8  # parts of a filter that left nothing: each is a scan
 _COLUMNS = ["id", "doc_id", "bucket", "title", "uri", "text", "start", "end", "ordinal", "heading", "page", "hidden"]
-
-
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """The rows that a search may return; ``mask`` is None where all may. ``blocking`` is what left none."""
-
-    count: int
-    mask: Mask | None
-    blocking: Filter | None = None
-    count_without: int | None = None
 
 
 class Reader:
@@ -45,39 +29,15 @@ class Reader:
         check_store(layout, manifest)
         self._chunks = open_dataset(layout.chunks, manifest.chunks_version)
         self._documents = open_dataset(layout.documents, manifest.documents_version)
-        with reading():
-            ids = np.asarray(self._chunks.to_table(columns=["id"])["id"].to_numpy(), dtype=np.int64)
-            self.buckets = self._count_buckets()
-        self._offsets = np.argsort(ids, kind="stable")
-        self.ids: Ids = ids[self._offsets]
+        self.catalog = Catalog(self._chunks, self._documents)
+        self.ids: Ids = self.catalog.ids
         self.torn: list[Torn] = []
         self.segments = self._load(layout)
         self._place = self._places()
-        self._cache: OrderedDict[str, Allowed] = OrderedDict()
-        self._lock = threading.Lock()
 
     def has(self, leg: str) -> bool:
         """Whether a leg can serve: some segment has it, or there is nothing to search."""
         return not len(self.ids) or any(getattr(segment, leg) is not None for segment in self.segments)
-
-    def allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed:
-        """Raises ``UnknownBucket``, ``UnknownField`` or ``InvalidFilter``."""
-        self._check_buckets(buckets)
-        if not buckets and doc_id is None and filters is None:
-            return Allowed(len(self.ids), None)
-        shown = "" if filters is None else filters.model_dump_json(by_alias=True)
-        key = repr((sorted(set(buckets)), doc_id, shown))
-        with self._lock:
-            if key in self._cache:
-                self._cache.move_to_end(key)
-                return self._cache[key]
-        with reading():
-            found = self._allowed(buckets, doc_id, filters)
-        with self._lock:
-            self._cache[key] = found
-            while len(self._cache) > _CACHED_SETS:
-                self._cache.popitem(last=False)
-        return found
 
     def search_dense(self, query: NDArray[np.float32], k: int, mask: Mask | None) -> tuple[Ids, Scores]:
         """The best k rows for a unit vector of shape (dim,), and their cosines."""
@@ -112,7 +72,7 @@ class Reader:
         if not len(rows):
             return []
         with reading():
-            found = self._chunks.take(self._offsets[rows].tolist(), columns=_COLUMNS).to_pylist()
+            found = self._chunks.take(self.catalog.offsets[rows].tolist(), columns=_COLUMNS).to_pylist()
         return [Chunk(**{**row, "heading": tuple(row["heading"])}) for row in found]
 
     def document(self, doc_id: str) -> str:
@@ -140,43 +100,6 @@ class Reader:
             alive = np.flatnonzero(s.rows >= 0)
             segment[s.rows[alive]], position[s.rows[alive]] = number, alive
         return segment, position
-
-    def _count_buckets(self) -> dict[str, BucketInfo]:
-        table = self._documents.to_table(columns=["bucket", "chunks"])
-        counted = (
-            table.group_by("bucket").aggregate([("chunks", "count"), ("chunks", "sum")]).sort_by("bucket").to_pylist()
-        )
-        return {
-            row["bucket"]: BucketInfo(row["bucket"], row["chunks_count"], row["chunks_sum"] or 0) for row in counted
-        }
-
-    def _check_buckets(self, buckets: Sequence[str]) -> None:
-        for bucket in buckets:
-            if bucket not in self.buckets:
-                raise UnknownBucket(f"there is no bucket '{bucket[:80]}'", "buckets", tuple(self.buckets))
-
-    def _allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed:
-        fixed = [pc.field("bucket").isin(sorted(set(buckets)))] if buckets else []
-        whole = [] if filters is None else [compile_filter(filters)]
-        document: list[Filter] = [] if doc_id is None else [Predicate(field="doc_id", op="=", value=doc_id)]
-        whole += [compile_filter(d) for d in document]
-        ids = self._chunks.to_table(columns=["id"], filter=all_of([*fixed, *whole]))["id"].to_numpy()
-        if len(ids):
-            mask = np.zeros(len(self.ids), bool)
-            mask[self.rows_of(ids)] = True
-            return Allowed(len(ids), mask)
-        blocking, without = self._blocking(fixed, [*document, *(() if filters is None else terms_of(filters))])
-        return Allowed(0, np.zeros(len(self.ids), bool), blocking, without)
-
-    def _blocking(self, fixed: list[pc.Expression], parts: list[Filter]) -> tuple[Filter | None, int | None]:
-        """The part without which the most rows would be left; the first of equals. Only the first few are tried."""
-        best: tuple[Filter | None, int | None] = (None, None)
-        for i, part in enumerate(parts[:_MOST_COUNTED]):
-            rest = [compile_filter(other) for j, other in enumerate(parts) if j != i]
-            count = int(self._chunks.count_rows(filter=all_of([*fixed, *rest])))
-            if best[1] is None or count > best[1]:
-                best = (part, count)
-        return best
 
 
 def _best(lists: Sequence[tuple[Ids, Scores]], k: int) -> tuple[Ids, Scores]:

@@ -1,5 +1,4 @@
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +95,10 @@ def test_filter_and_document_are_intersected(index: Path) -> None:
 
 
 @pytest.mark.parametrize("outer", ["and", "or"])
-def test_the_largest_filter_is_quick_in_the_store(index: Path, outer: str) -> None:
-    """Lance takes it as a substrait plan, which doubles in cost with every level of the expression."""
+def test_the_largest_filter_runs(index: Path, outer: str) -> None:
     groups = [[where("title", "=", f"x{i}{j}") for j in range(32)] for i in range(2)]
     r, filters = retriever(index), {outer: [{"or": groups[0]}, {"not": {"and": groups[1]}}]}
-    started = time.perf_counter()
     result = search(r, asked("pump", filters))
-    assert time.perf_counter() - started < 1
     assert result.explain.allowed_rows == (0 if outer == "and" else 6)
 
 
@@ -118,6 +114,18 @@ def test_an_empty_set_names_what_emptied_it(index: Path) -> None:
     assert result.explain.blocking.model_dump(by_alias=True) == where("ingested_at", ">", "2199-01-01")
     assert result.explain.count_without == 2
     assert result.explain.methods == {"dense": "skipped", "sparse": "skipped"}
+
+
+def test_a_bucket_or_a_document_can_be_what_emptied_it(index: Path) -> None:
+    r = retriever(index)
+    doc = search(r, asked("secret", buckets=("private",))).hits[0].chunk.doc_id
+    other_bucket = search(r, asked("secret", doc_id=doc, buckets=("docs",))).explain
+    assert other_bucket.blocking is not None
+    assert other_bucket.blocking.model_dump() == where("doc_id", "=", doc)
+    assert other_bucket.count_without == 5
+    typed = search(r, asked("secret", where("format", "=", "md"), doc_id="doc_nowhere")).explain
+    assert typed.blocking is not None
+    assert (typed.blocking.model_dump()["field"], typed.count_without) == ("doc_id", 3)
 
 
 def test_wrong_questions_are_errors(index: Path) -> None:
@@ -185,12 +193,12 @@ def test_no_index_yet(tmp_path: Path) -> None:
     assert not r.reload()
 
 
-VALUES: dict[str, Any] = {"text": "md", "number": 2, "date": "2030-01-01", "flag": True}
+VALUES: dict[str, Any] = {"text": "md", "number": 2, "date": "2030-01-01", "boolean": True}
 
 
 @pytest.mark.parametrize(("field", "op"), [(name, op) for name, f in FIELDS.items() for op in OPS[f.type]])
-def test_every_operator_runs_in_the_store(index: Path, field: str, op: str) -> None:
-    """Not all that pyarrow can express can be sent to Lance. A filter and its negation share out all rows."""
+def test_every_operator_runs(index: Path, field: str, op: str) -> None:
+    """A filter and its negation share out all rows."""
     value = VALUES[FIELDS[field].type]
     given = {"in": [value], "between": [value, value], "is_null": True}.get(op, value)
     r, test = retriever(index), where(field, op, given)

@@ -4,7 +4,7 @@ Every constructor argument reaches ``Exception.__init__``, so that an error surv
 """
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 class AssayError(Exception):
@@ -96,15 +96,31 @@ class IndexFault(AssayError):
     status = 503
 
 
+Reason = Literal[
+    "encrypted",  # no password given, or none that opens it
+    "no_text_layer",  # pictures of pages
+    "no_text",  # a page that shows text only when its programs run
+    "mojibake",  # characters that no encoding, or a font without a Unicode map, has made
+    "malformed",  # not what its format says
+    "too_large",  # more bytes, pages, cells, characters or depth than allowed
+    "timeout",
+    "memory",
+    "unsupported",  # a kind of file that is not read; skipped
+    "empty",  # skipped
+    "unreadable",  # the file system does not give it
+]
+
+
 class ParseFault(AssayError):
-    """One file of an ingest cannot be read; the rest goes on. ``code`` of the report's row is ``reason``."""
+    """One file of an ingest cannot be read; the rest goes on. ``reason`` is that of the report's row."""
 
     code = "parse_fault"
     status = 422
 
-    def __init__(self, message: str, reason: str = "malformed") -> None:
+    def __init__(self, message: str, reason: Reason = "malformed") -> None:
         Exception.__init__(self, message, reason)
-        self.message, self.reason, self.field, self.allowed = message, reason, None, ()
+        self.message, self.field, self.allowed = message, None, ()
+        self.reason: Reason = reason
 
 
 class SetupError(AssayError):

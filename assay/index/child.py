@@ -1,7 +1,7 @@
 """The child process that parses: ``python -m assay.index.child MEMORY_BYTES``. Requests on stdin, replies on stdout.
 
-A request is a line of JSON (``format``, ``stem``, ``bytes``) and then that many bytes; a reply is a line with the
-number of bytes that follow, and then those: JSON with ``parsed``, or with ``reason`` and ``message``.
+A request is a line of JSON (``format``, ``stem``, ``bytes``, ``passwords``) and then that many bytes; a reply is a line
+with the number of bytes that follow, and then those: JSON with ``parsed``, or with ``reason`` and ``message``.
 """
 
 import ctypes
@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+from typing import Any
 
 from assay.errors import ParseFault
 from assay.index.parse import parse
@@ -35,15 +36,15 @@ def main() -> None:
         replies.flush()
 
 
-def _reply(data: bytes, head: dict[str, str]) -> bytes:
+def _reply(data: bytes, head: dict[str, Any]) -> bytes:
     try:
-        return b'{"parsed": ' + dumps(parse(data, head["format"], head["stem"])) + b"}"  # type: ignore[arg-type]
+        return b'{"parsed": ' + dumps(parse(data, head["format"], head["stem"], head["passwords"])) + b"}"
     except ParseFault as e:
         return json.dumps({"reason": e.reason, "message": e.message}).encode()
     except MemoryError:
-        return json.dumps({"reason": "too_large", "message": "parsing needs more memory than allowed"}).encode()
+        return json.dumps({"reason": "memory", "message": "parsing needs more memory than allowed"}).encode()
     except RecursionError:
-        return json.dumps({"reason": "malformed", "message": "the file is nested too deeply"}).encode()
+        return json.dumps({"reason": "too_large", "message": "the file is nested too deeply"}).encode()
     except Exception as e:  # noqa: BLE001 - whatever a parser trips over is this file's fault, told by name
         return json.dumps({"reason": "malformed", "message": f"the parser failed: {type(e).__name__}"}).encode()
 

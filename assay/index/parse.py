@@ -1,65 +1,190 @@
 """A file's bytes to text and structure. Runs in the child process of ``assay.index.child``: files are not to be trusted."""
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from assay.errors import ParseFault
+from assay.index.decode import decode
 from assay.index.legible import check_legible
-from assay.index.parsed import Format, Parsed, Raw
+from assay.index.parsed import FORMATS, Format, Parsed, Raw
 
 NAME_CHARS = 200  # of a title or heading: every passage under it carries it
 _MOST_PROPERTIES = 200  # of one file
 _PROPERTY_CHARS = 2_000
 _PAGE_BYTES = 2_000  # a page of more that shows no text has lost it
+_MOST_ATTACHED = 5  # mails inside mails
 _META = re.compile(
     rb"(?:<meta[^>]{0,200}charset|<\?xml[^>]{0,100}encoding)\s*=\s*[\"']?([a-zA-Z0-9_:.-]{2,40})", re.IGNORECASE
 )
+_PAGE = re.compile(rb"\s*(?:<!--.{0,1000}?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# What a page may declare, as browsers take it (https://encoding.spec.whatwg.org/#names-and-labels): most labels mean a
-# larger set than they name. Codecs of Python that are no charsets (hex, unicode_escape) are not among them.
-_CHARSETS = {
-    "utf-8": "utf-8 utf8 unicode-1-1-utf-8",
-    "cp1252": "ascii us-ascii ansi_x3.4-1968 iso-8859-1 iso8859-1 iso_8859-1 latin1 latin-1 l1 windows-1252 cp1252 x-cp1252",
-    "cp1250": "windows-1250 cp1250 x-cp1250",
-    "cp1251": "windows-1251 cp1251 x-cp1251",
-    "cp1253": "windows-1253 cp1253",
-    "cp1254": "windows-1254 cp1254 iso-8859-9 iso8859-9 latin5",
-    "cp1255": "windows-1255 cp1255",
-    "cp1256": "windows-1256 cp1256",
-    "cp1257": "windows-1257 cp1257",
-    "cp1258": "windows-1258 cp1258",
-    **{f"iso8859-{n}": f"iso-8859-{n} iso8859-{n} iso_8859-{n}" for n in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)},
-    "cp874": "windows-874 iso-8859-11 tis-620",
-    "koi8-r": "koi8-r koi8",
-    "koi8-u": "koi8-u",
-    "cp866": "ibm866 cp866",
-    "mac-roman": "macintosh x-mac-roman",
-    "gb18030": "gb2312 gb_2312-80 gbk x-gbk gb18030 chinese",
-    "big5hkscs": "big5 big5-hkscs x-x-big5",
-    "cp932": "shift_jis shift-jis sjis x-sjis ms_kanji windows-31j cp932",
-    "euc-jp": "euc-jp x-euc-jp",
-    "iso2022-jp": "iso-2022-jp",
-    "cp949": "euc-kr ks_c_5601-1987 ksc5601 korean windows-949 cp949",
-}
-_CODECS = {label: codec for codec, labels in _CHARSETS.items() for label in labels.split()}
+_PACKAGES: frozenset[Format] = frozenset(["docx", "pptx", "xlsx", "epub"])
+_BINARY: frozenset[Format] = _PACKAGES | {"pdf", "msg"}
 
 
-def parse(data: bytes, format: Format, stem: str) -> Parsed:
-    """Raises ``ParseFault`` with one of the reasons ``empty``, ``encrypted``, ``no_text_layer``, ``no_text``,
-    ``malformed`` or ``mojibake``. ``stem`` becomes the title of a file that gives itself none."""
+def parse(data: bytes, format: Format, stem: str, passwords: Sequence[str] = (), depth: int = 0) -> Parsed:
+    """``stem`` becomes the title of a file that gives itself none; ``passwords`` are tried in order on what is encrypted.
+
+    ``format`` is what the name promises, and the content decides. Raises ``ParseFault`` with a reason of
+    ``assay.errors.Reason``.
+    """
     if not data.strip():
         raise ParseFault("the file is empty", "empty")
+    file = _File(data, format, stem, passwords, depth)
     try:
-        parsed = _parsers()[format](data, stem)
+        file = _sniffed(file)
+        parsed = _PARSERS[file.format](file)
         check_legible(parsed.text)
     except ParseFault as e:
-        if e.reason == "empty" and format == "html" and len(data) > _PAGE_BYTES:
+        if e.reason == "empty" and file.format == "html" and len(data) > _PAGE_BYTES:
             raise ParseFault(
                 f"the page has {len(data)} bytes and shows no text; save it as a browser shows it", "no_text"
             ) from None
         raise
     return _sound(parsed)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    data: bytes
+    format: Format
+    stem: str
+    passwords: Sequence[str]
+    depth: int
+
+
+def _sniffed(file: _File) -> _File:
+    """With the format that its first bytes tell, where they tell one; decrypted, where it is an encrypted office file."""
+    from assay.index.package import Package, decrypted, is_ole
+
+    data = file.data
+    if data.startswith(b"%PDF-") or (file.format == "pdf" and b"%PDF-" in data[:1024]):
+        return replace(file, format="pdf")
+    if is_ole(data):
+        if (inside := decrypted(data, file.passwords)) is not None:
+            return _sniffed(replace(file, data=inside)) if not is_ole(inside) else _old()
+        return replace(file, format="msg") if "__properties_version1.0".encode("utf-16-le") in data else _old()
+    if data.startswith(b"PK\x03\x04"):
+        kind = Package(data).kind()
+        found = next((f for f in _PACKAGES if f == kind), None)
+        if found is None:
+            raise ParseFault("the file is a zip archive of no known kind; unpack it first", "unsupported")
+        return replace(file, format=found)
+    if file.format in _BINARY:
+        if _PAGE.match(data):  # what some programs save under the name of a Word or Excel file
+            return replace(file, format="html")
+        raise ParseFault(f"the content is none of a file that is called '{file.format}'", "malformed")
+    return file
+
+
+def _old() -> _File:
+    raise ParseFault("files of Office 97 to 2003 are not read; save it in the newer format", "unsupported")
+
+
+def _md(file: _File, mdx: bool = False) -> Parsed:
+    from assay.index import parse_md
+
+    return parse_md.parse(decode(file.data), file.stem, mdx=mdx)
+
+
+def _txt(file: _File) -> Parsed:
+    from assay.index import parse_md
+
+    return parse_md.parse_plain(decode(file.data), file.stem)
+
+
+def _html(file: _File) -> Parsed:
+    from assay.index import parse_html
+
+    declared = _META.search(file.data[:4096])
+    return parse_html.parse(decode(file.data, declared.group(1).decode("ascii") if declared else None), file.stem)
+
+
+def _rows(file: _File) -> Parsed:
+    from assay.index import parse_rows
+
+    text = decode(file.data)
+    if file.format == "csv":
+        return parse_rows.parse_csv(text, file.stem)
+    if file.format == "tsv":
+        return parse_rows.parse_csv(text, file.stem, delimiter="\t")
+    return parse_rows.parse_json(text, file.stem) if file.format == "json" else parse_rows.parse_jsonl(text, file.stem)
+
+
+def _ipynb(file: _File) -> Parsed:
+    from assay.index import parse_ipynb
+
+    return parse_ipynb.parse(decode(file.data), file.stem)
+
+
+def _pdf(file: _File) -> Parsed:
+    from assay.index import parse_pdf
+
+    return parse_pdf.parse(file.data, file.stem, file.passwords)
+
+
+def _docx(file: _File) -> Parsed:
+    from assay.index import parse_docx
+
+    return parse_docx.parse(file.data, file.stem)
+
+
+def _pptx(file: _File) -> Parsed:
+    from assay.index import parse_pptx
+
+    return parse_pptx.parse(file.data, file.stem)
+
+
+def _xlsx(file: _File) -> Parsed:
+    from assay.index import parse_xlsx
+
+    return parse_xlsx.parse(file.data, file.stem)
+
+
+def _epub(file: _File) -> Parsed:
+    from assay.index import parse_epub
+
+    return parse_epub.parse(file.data, file.stem)
+
+
+def _mail(file: _File) -> Parsed:
+    from assay.index import parse_mail
+
+    read = parse_mail.parse_eml if file.format == "eml" else parse_mail.parse_msg
+    return read(file.data, file.stem, lambda data, name: _attached(data, name, file))
+
+
+def _attached(data: bytes, name: str, mail: _File) -> Parsed:
+    path = PurePath(name.replace("\\", "/"))
+    format = FORMATS.get(path.suffix.lower())
+    if format is None:
+        raise ParseFault(f"files of the kind '{path.suffix or path.name}' are not read", "unsupported")
+    if mail.depth >= _MOST_ATTACHED:
+        raise ParseFault(f"it lies in mails inside mails, more than {_MOST_ATTACHED} deep", "too_large")
+    return parse(data, format, path.stem, mail.passwords, mail.depth + 1)
+
+
+# Each imports its library when a file needs it: most runs meet a few kinds.
+_PARSERS: dict[Format, Callable[[_File], Parsed]] = {
+    "md": _md,
+    "mdx": lambda file: _md(file, mdx=True),
+    "txt": _txt,
+    "html": _html,
+    "csv": _rows,
+    "tsv": _rows,
+    "json": _rows,
+    "jsonl": _rows,
+    "ipynb": _ipynb,
+    "pdf": _pdf,
+    "docx": _docx,
+    "pptx": _pptx,
+    "xlsx": _xlsx,
+    "epub": _epub,
+    "eml": _mail,
+    "msg": _mail,
+}
 
 
 def _sound(parsed: Parsed) -> Parsed:
@@ -79,46 +204,3 @@ def _property(value: Raw) -> Raw:
 
 def _name(name: str) -> str:
     return _SURROGATE.sub("\ufffd", name[:NAME_CHARS]).strip()
-
-
-def _parsers() -> dict[Format, Callable[[bytes, str], Parsed]]:
-    from assay.index import parse_html, parse_md, parse_pdf
-
-    return {
-        "md": lambda data, stem: parse_md.parse(decode(data), stem),
-        "mdx": lambda data, stem: parse_md.parse(decode(data), stem, mdx=True),
-        "txt": lambda data, stem: parse_md.parse_plain(decode(data), stem),
-        "html": lambda data, stem: parse_html.parse(decode(data, declared=_META.search(data[:4096])), stem),
-        "pdf": parse_pdf.parse,
-    }
-
-
-def decode(data: bytes, declared: re.Match[bytes] | None = None) -> str:
-    """UTF-8, UTF-16 with its mark, what the page declares, or Windows Latin; never with replacement characters."""
-    for mark, encoding in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
-        if data.startswith(mark):
-            return _strictly(data[len(mark) :], encoding)
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        pass
-    if declared is not None:
-        label = declared.group(1).decode("ascii")
-        if label.lower() not in _CODECS:
-            raise ParseFault(f"the page declares the unknown encoding '{label}'; convert it to UTF-8", "mojibake")
-        return _strictly(data, _CODECS[label.lower()])
-    if b"\x00" in data[:100_000]:
-        raise ParseFault("the file is binary, not text", "malformed")
-    text = _strictly(data, "cp1252")
-    accented = sum(c > "\x7f" for c in text)
-    letters = sum(c > "\x7f" and c.isalpha() for c in text)
-    if accented > 0.4 * len(text) or letters < 0.6 * accented:
-        raise ParseFault("the text is neither UTF-8 nor Windows Latin; convert it to UTF-8", "mojibake")
-    return text
-
-
-def _strictly(data: bytes, encoding: str) -> str:
-    try:
-        return data.decode(encoding)
-    except UnicodeDecodeError:
-        raise ParseFault(f"the text is not {encoding}; convert it to UTF-8", "mojibake") from None

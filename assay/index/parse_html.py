@@ -6,8 +6,8 @@ from typing import Any
 
 from selectolax.lexbor import LexborHTMLParser
 
-from assay.errors import ParseFault
-from assay.index.parsed import Block, Kind, Parsed, Raw
+from assay.index.parse_out import Writer
+from assay.index.parsed import Kind, Parsed, Raw
 
 _DROPPED = frozenset(
     "script style noscript template svg annotation annotation-xml iframe object nav footer button select option dialog"
@@ -34,13 +34,11 @@ _DEPTH = 400  # deeper nesting than any page has: what lies below is read as pla
 _SPACE = re.compile(r"[ \t\r\n\f\v\u00a0]+")
 
 
-class _Writer:
-    """Collects blocks; every block ends with a blank line."""
+class _Writer(Writer):
+    """With the words of the paragraph in hand."""
 
     def __init__(self) -> None:
-        self.parts: list[str] = []
-        self.blocks: list[Block] = []
-        self._place = 0
+        super().__init__()
         self._inline: list[str] = []
 
     def inline(self, text: str) -> None:
@@ -51,20 +49,6 @@ class _Writer:
         self._inline.clear()
         if text:
             self.block(kind, prefix + text)
-
-    def block(self, kind: Kind, text: str, level: int = 0, name: str = "") -> None:
-        joined = bool(self.blocks) and kind == "list" and self.blocks[-1].kind == "list"
-        if joined:  # one list, one block: only a line break between its items
-            self.parts[-1] = "\n"
-            self._place -= 1
-            last = self.blocks.pop()
-            start = last.start
-        else:
-            start = self._place
-        end = self._place + len(text)
-        self.blocks.append(Block(kind, start, end, level, name))
-        self.parts += [text, "\n\n"]
-        self._place = end + 2
 
 
 def parse(html: str, stem: str) -> Parsed:
@@ -80,10 +64,8 @@ def parse(html: str, stem: str) -> Parsed:
     if tree.body is not None:
         _walk(tree.body, writer, 0)
     writer.flush()
-    if not writer.blocks:
-        raise ParseFault("the page holds no text", "empty")
     named = titled or (_line(heading) if heading is not None else "") or stem
-    return Parsed("".join(writer.parts).rstrip("\n"), named, "html", tuple(writer.blocks), metadata=properties)
+    return writer.parsed(named, "html", properties, "the page holds no text")
 
 
 def _properties(tree: LexborHTMLParser, title: str) -> dict[str, Raw]:

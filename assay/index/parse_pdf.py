@@ -1,13 +1,15 @@
 """PDF text by PDFium, page by page. Headings are the document's own outline, where its entries stand in the text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pypdfium2 as pdfium
 
 from assay.errors import ParseFault
 from assay.index.legible import check_legible
+from assay.index.package import encrypted_message
+from assay.index.parse_pdf_page import PageText, page_text
 from assay.index.parsed import Block, Parsed, Raw
 
 _MAX_PAGES = 20_000
@@ -27,57 +29,73 @@ _DATE = re.compile(r"(?:D:)?(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?(?:([-+Z])
 _GAP = re.compile(r"\n[ \t]*\n")
 
 
-def parse(data: bytes, stem: str) -> Parsed:
-    document = _open(data)
+def parse(data: bytes, stem: str, passwords: Sequence[str] = ()) -> Parsed:
+    document = _open(data, passwords)
     try:
         if len(document) > _MAX_PAGES:
             raise ParseFault(f"the file has {len(document)} pages, more than {_MAX_PAGES}", "too_large")
         texts = list(_texts(document))
-        if sum(len(re.findall(r"\w", t)) for t in texts) < _FEW_LETTERS * max(1, len(texts)):
+        if sum(len(re.findall(r"\w", t.seen + t.unseen)) for t in texts) < _FEW_LETTERS * max(1, len(texts)):
             raise ParseFault("the pages have no text layer, only pictures; run OCR on the file first", "no_text_layer")
         check_legible(
-            "\n".join(texts)
+            "\n".join(part for text in texts for part in text)
         )  # with its control characters: in a file without a Unicode map they are all there is
-        texts = [_CONTROL.sub("", text) for text in texts]
+        texts = [PageText(*(_CONTROL.sub("", part) for part in text)) for text in texts]
         outline = list(_outline(document))
         title, properties = _title(document), _properties(document)
     finally:
         document.close()
-    pages, place = [], 0
-    for text in texts:
+    pages: list[int] = []
+    blocks: list[Block] = []
+    wholes: list[str] = []
+    place = 0
+    for page, text in enumerate(texts):
         pages.append(place)
-        place += len(text) + 1
-    blocks = [b for page, text in enumerate(texts) for b in _blocks(text, pages[page], outline, page)]
-    return Parsed("\f".join(texts), title or stem, "pdf", tuple(blocks), tuple(pages), properties)
+        whole = text.seen + "\n\n" + text.unseen if text.seen and text.unseen else text.seen + text.unseen
+        begin = len(whole) - len(text.unseen)
+        blocks += _blocks(text.seen, place, outline, page)
+        blocks += _blocks(text.unseen, place + begin, [] if text.seen else outline, page, hidden=True)
+        wholes.append(whole)
+        place += len(whole) + 1
+    return Parsed("\f".join(wholes), title or stem, "pdf", tuple(blocks), tuple(pages), properties)
 
 
-def _open(data: bytes) -> pdfium.PdfDocument:
-    try:
-        document = pdfium.PdfDocument(data)
-        pages = len(document)
-    except pdfium.PdfiumError as e:
-        if "password" in str(e).lower() or "security" in str(e).lower():
-            raise ParseFault("the file is encrypted; decrypt it with its password first", "encrypted") from None
-        raise ParseFault(f"the file is not a readable PDF ({e})", "malformed") from None
-    if pages == 0:
-        raise ParseFault("the file has no pages", "malformed")
-    return document
+def _open(data: bytes, passwords: Sequence[str]) -> pdfium.PdfDocument:
+    for password in (None, *passwords):
+        try:
+            document = pdfium.PdfDocument(data, password=password)
+            pages = len(document)
+        except pdfium.PdfiumError as e:
+            if "password" in str(e).lower():
+                continue
+            if "security" in str(e).lower():
+                raise ParseFault("the file is encrypted in a way that no password opens here", "encrypted") from None
+            raise ParseFault(f"the file is not a readable PDF ({e})", "malformed") from None
+        if pages == 0:
+            raise ParseFault("the file has no pages", "malformed")
+        return document
+    raise ParseFault(encrypted_message(passwords), "encrypted")
 
 
-def _texts(document: pdfium.PdfDocument) -> Iterator[str]:
+def _texts(document: pdfium.PdfDocument) -> Iterator[PageText]:
     total = 0
     for number in range(len(document)):
         try:
             page = document[number]
-            text = page.get_textpage().get_text_bounded()
+            text = page_text(page)
         except pdfium.PdfiumError as e:
             raise ParseFault(f"page {number + 1} cannot be read ({e})", "malformed") from None
         page.close()
-        text = _ODD.sub("-", _HYPHEN.sub("", text)).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
-        total += len(text)
+        text = PageText(_tidy(text.seen), _tidy(text.unseen))
+        total += len(text.seen) + len(text.unseen)
         if total > _MAX_CHARS:
             raise ParseFault(f"the file has more than {_MAX_CHARS} characters of text", "too_large")
-        yield "\n".join(line.rstrip() for line in text.split("\n")).strip()
+        yield text
+
+
+def _tidy(text: str) -> str:
+    text = _ODD.sub("-", _HYPHEN.sub("", text)).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
+    return "\n".join(line.rstrip() for line in text.split("\n")).strip()
 
 
 def _outline(document: pdfium.PdfDocument) -> Iterator[tuple[int, int, str]]:
@@ -120,7 +138,9 @@ def _date(said: str) -> str:
     return text + ("" if zone is None else "Z" if zone == "Z" else f"{zone}{hours or '00'}:{minutes or '00'}")
 
 
-def _blocks(text: str, start: int, outline: list[tuple[int, int, str]], page: int) -> Iterator[Block]:
+def _blocks(
+    text: str, start: int, outline: list[tuple[int, int, str]], page: int, *, hidden: bool = False
+) -> Iterator[Block]:
     """A page's headings and what lies between; paragraphs where the page has blank lines."""
     cuts = [(m.start(), m.end(), level, title) for m, level, title in _found(text, outline, page)]
     place = 0
@@ -130,7 +150,7 @@ def _blocks(text: str, start: int, outline: list[tuple[int, int, str]], page: in
             part = text[place:stop]
             if part.strip():
                 left = place + len(part) - len(part.lstrip())
-                yield Block("text", start + left, start + left + len(part.strip()))
+                yield Block("text", start + left, start + left + len(part.strip()), hidden=hidden)
             place = gap.end() if gap else stop
         if level:
             yield Block("heading", start + begin, start + end, level, title)

@@ -6,7 +6,24 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["heading", "text", "list", "table", "code", "record"]
-Format = Literal["md", "mdx", "txt", "html", "pdf"]
+Format = Literal[
+    "md",
+    "mdx",
+    "txt",
+    "html",
+    "csv",
+    "tsv",
+    "json",
+    "jsonl",
+    "pdf",
+    "docx",
+    "pptx",
+    "xlsx",
+    "eml",
+    "msg",
+    "epub",
+    "ipynb",
+]
 
 # What a file says of itself, as it says it: texts stay texts, and the bucket's schema decides what they mean. Properties
 # that every kind of file has are called title, author, subject, keywords (a list), created, modified and language, dates
@@ -22,7 +39,22 @@ FORMATS: dict[str, Format] = {
     ".html": "html",
     ".htm": "html",
     ".xhtml": "html",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
     ".pdf": "pdf",
+    ".docx": "docx",
+    ".docm": "docx",
+    ".pptx": "pptx",
+    ".pptm": "pptx",
+    ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
+    ".eml": "eml",
+    ".msg": "msg",
+    ".epub": "epub",
+    ".ipynb": "ipynb",
 }
 
 

@@ -3,10 +3,12 @@
 import json
 import os
 import select
+import signal
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,10 +27,13 @@ class Limits:
 
 
 class Parser:
-    """One child, reused from file to file. Use it as a context manager; not for several threads at once."""
+    """One child, reused from file to file. Use it as a context manager; not for several threads at once.
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    ``passwords`` are tried in order on what is encrypted. They go to the child through its pipe, and nowhere else."""
+
+    def __init__(self, limits: Limits | None = None, passwords: Sequence[str] = ()) -> None:
         self._limits = limits or Limits()
+        self._passwords = tuple(passwords)
         self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -55,10 +60,11 @@ class Parser:
         return data
 
     def parse(self, data: bytes, name: str) -> Parsed:
-        """Raises ``ParseFault`` with a reason of ``assay.index.parse``, or ``too_large`` where a limit was met."""
+        """Raises ``ParseFault``, also with the reasons ``timeout`` and ``memory``."""
         path = Path(name)
         head = {"format": FORMATS[path.suffix.lower()], "stem": path.stem, "bytes": len(data)}
-        reply = json.loads(self._exchange(json.dumps(head).encode() + b"\n" + data))
+        line = json.dumps({**head, "passwords": self._passwords}).encode()
+        reply = json.loads(self._exchange(line + b"\n" + data))
         if "reason" in reply:
             raise ParseFault(reply["message"], reply["reason"])
         return from_fields(reply["parsed"])
@@ -70,12 +76,9 @@ class Parser:
             return _talk(child, request, deadline)
         except TimeoutError:
             self._stop()
-            raise ParseFault(f"parsing took longer than {self._limits.seconds:g} s", "too_large") from None
+            raise ParseFault(f"parsing took longer than {self._limits.seconds:g} s", "timeout") from None
         except (BrokenPipeError, EOFError, ValueError):
-            self._stop()
-            raise ParseFault(
-                "the parser died of this file: out of memory, or broken beyond reading", "malformed"
-            ) from None
+            raise _death(self._stop(grace=1.0)) from None
         except BaseException:
             self._stop()  # an interrupted exchange leaves the pipe in the middle of a reply
             raise
@@ -100,14 +103,26 @@ class Parser:
             os.set_blocking(self._child.stdout.fileno(), False)
         return self._child
 
-    def _stop(self) -> None:
+    def _stop(self, grace: float = 0.0) -> int:
+        """How the child ended, as ``Popen.returncode``. ``grace``: seconds for one that is ending by itself."""
         child, self._child = self._child, None
-        if child is not None:
+        if child is None:
+            return 0
+        try:
+            child.wait(grace)
+        except subprocess.TimeoutExpired:
             child.kill()
-            child.wait()
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    pipe.close()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+        return child.wait()
+
+
+def _death(status: int) -> ParseFault:
+    """Of a child that ended without a reply. Libraries in C end themselves where memory is refused."""
+    if -status in (signal.SIGABRT, signal.SIGKILL, signal.SIGTRAP, signal.SIGILL):
+        return ParseFault("the parser died of this file, out of memory", "memory")
+    return ParseFault("the parser died of this file: broken beyond reading", "malformed")
 
 
 def _talk(child: subprocess.Popen[bytes], request: bytes, deadline: float) -> bytes:

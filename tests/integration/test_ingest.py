@@ -80,7 +80,7 @@ def test_the_same_file_in_two_buckets_is_two_documents(tmp_path: Path) -> None:
 def test_a_document_that_cannot_be_read_any_more_stays(tmp_path: Path) -> None:
     folder, index = write(tmp_path / "a", {"x.txt": "One zebra."}), tmp_path / "index"
     ingest(folder, index)
-    (folder / "x.txt").write_bytes("日本語の文章です。".encode("shift_jis"))
+    (folder / "x.txt").write_bytes("Это русский текст".encode("koi8-r"))
     report = ingest(folder, index)
     assert [(row.outcome, row.reason) for row in report.rows] == [("failed", "mojibake")]
     assert uris(index, "zebra") == ["x.txt"]

@@ -14,7 +14,7 @@ run := $(VENV)/bin/python
 override Q := $(value Q)
 export Q
 
-.PHONY: help install models demo serve ask test check format bench lock clean
+.PHONY: help install models demo serve ask test check format bench peers lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,9 +53,12 @@ format: install ## Put the code in format
 bench: models ## Measure: make bench BENCH=demo
 	@$(run) -m bench.$(BENCH)
 
+peers: ## Make .venv-peers: the systems that `make bench BENCH=search_peers` compares with (3.3 GB)
+	@PYTHON="$(PYTHON)" bash requirements/install.sh .venv-peers requirements/peers.txt
+
 lock: install ## Resolve requirements/*.txt again from requirements/*.in (UPGRADE=1 takes newer versions)
 	@$(run) requirements/lock.py $(if $(UPGRADE),--upgrade)
 
 clean: ## Remove the environment, the index and the caches of this folder (the models' cache stays)
-	@rm -rf "$(VENV)" .assay .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf "$(VENV)" .venv-peers .assay .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Regenerates the locks: ``make lock``, or ``python requirements/lock.py [--upgrade] [cpu] [dev] [gpu]``.
+"""Regenerates the locks: ``make lock``, or ``python requirements/lock.py [--upgrade] [cpu] [dev] [gpu] [peers]``.
 
 ``X.in`` names what we ask for, ``X.txt`` is the closure that pip's dry run finds, installed with ``--no-deps``. A pin
 that stands in a lock stays unless the inputs forbid it, or ``--upgrade`` is given. Nothing is installed here, so the
@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PIP = "pip==26.3"  # older ones download every wheel even in a dry run
-LOCKS = ("cpu", "dev", "gpu")
+LOCKS = ("cpu", "dev", "gpu", "peers")
 HEADER = "# Made by requirements/lock.py from {name}.in: change that, then `make lock`. Install with --no-deps.\n"
 
 
@@ -92,9 +92,10 @@ def main(words: list[str]) -> None:
         for name in names:
             print(f"{name}: resolving ...", flush=True)
             kept = [] if upgrade else pins(HERE / f"{name}.txt")
-            # The tools live beside the runtime, so the runtime's pins bind them.
-            shared = pins(HERE / "cpu.txt") if name == "dev" else []
-            lock = without(resolve(python, name, sorted({*kept, *shared})), shared)
+            # The tools live beside the runtime, so the runtime's pins bind them; and what is compared shares its libraries.
+            shared = pins(HERE / "cpu.txt") if name in ("dev", "peers") else []
+            lock = resolve(python, name, sorted({*kept, *shared}))
+            lock = without(lock, shared) if name == "dev" else lock
             (HERE / f"{name}.txt").write_text(lock)
             print(f"{name}: {lock.count('==')} packages", flush=True)
 

@@ -26,10 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from assay.index.chunk import passage_text
 from assay.index.embed import SentenceEmbedder
 from assay.models import embedder_path
-from assay.sentences import sentences
 from bench.report import Row, options, publish
 
 Vectors = NDArray[np.float32]
@@ -37,10 +35,11 @@ Vectors = NDArray[np.float32]
 FOLDER = Path("~/.cache/assay/bench").expanduser()
 VERSION = 1  # of what is made here: another one is made anew
 _QUERIES = 250  # most of one set, so that none outweighs the others
-_FILES = 2_000  # most passages of documentation, and of contracts
+_FILES = 800  # most passages of documentation, and of contracts
 _PARAGRAPH = 400  # characters, from which paragraphs are a passage
-_REAL = 12_000  # passages in all
+_REAL = 10_000  # passages in all
 _CHARS = 2_000  # the embedder reads no further
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _NEAR = 16  # neighbours that a passage is mixed with
 _NOISE = 0.5  # weight of the difference of two neighbours
 _BLOCK = 5_000
@@ -161,10 +160,14 @@ def _some(items: Sequence[str], most: int, seed: list[int]) -> list[str]:
     return [items[i] for i in np.random.default_rng(seed).permutation(len(items))[:most]]
 
 
+def _titled(title: str, text: str) -> str:
+    return f"{title}\n{text}"
+
+
 def _dbpedia(folder: Path) -> tuple[list[str], list[str]]:
     docs = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
     queries = [json.loads(line)["text"] for line in (folder / "queries.jsonl").read_text().splitlines()]
-    return [passage_text(d["title"], (), d["text"]) for d in docs], queries
+    return [_titled(d["title"], d["text"]) for d in docs], queries
 
 
 def _cranfield(folder: Path) -> tuple[list[str], list[str]]:
@@ -174,21 +177,19 @@ def _cranfield(folder: Path) -> tuple[list[str], list[str]]:
 
     docs = re.split(r"^\.I .*\n", (folder / "cran.all.1400").read_text(), flags=re.M)[1:]
     asked = re.split(r"^\.I .*\n", (folder / "cran.qry").read_text(), flags=re.M)[1:]
-    return [passage_text(field(d, "T"), (), field(d, "W")) for d in docs if field(d, "W")], [
-        field(q, "W") for q in asked
-    ]
+    return [_titled(field(d, "T"), field(d, "W")) for d in docs if field(d, "W")], [field(q, "W") for q in asked]
 
 
 def _hotpot(folder: Path) -> tuple[list[str], list[str]]:
     docs = json.loads((folder / "hotpotqa_train_corpus.json").read_text())
     asked = json.loads((folder / "hotpotqa_train.json").read_text())
-    return [passage_text(title, (), "".join(parts)) for title, parts in docs.items()], [q["question"] for q in asked]
+    return [_titled(title, "".join(parts)) for title, parts in docs.items()], [q["question"] for q in asked]
 
 
 def _musique(folder: Path) -> tuple[list[str], list[str]]:
     docs = json.loads((folder / "corpus.json").read_text())
     asked = json.loads((folder / "questions.json").read_text())
-    return [passage_text(d["title"], (), d["text"]) for d in docs], [q["question"] for q in asked]
+    return [_titled(d["title"], d["text"]) for d in docs], [q["question"] for q in asked]
 
 
 def _xquad(folder: Path) -> tuple[list[str], list[str]]:
@@ -210,9 +211,9 @@ def _paragraphs(folder: Path, names: str) -> list[str]:
         for paragraph in re.split(r"\n\s*\n", path.read_text(errors="replace")):
             held = f"{held}\n\n{paragraph}".strip()
             if len(held) > _PARAGRAPH:
-                texts.append(passage_text(path.stem, (), held))
+                texts.append(_titled(path.stem, held))
                 held = ""
-        texts += [passage_text(path.stem, (), held)] if held else []
+        texts += [_titled(path.stem, held)] if held else []
     return texts
 
 
@@ -220,20 +221,20 @@ def _embedded(texts: Sequence[str], folder: Path) -> Vectors:
     """Vectors of the texts. Each is kept, by the text's sha256, and never made twice."""
     encoder = SentenceEmbedder(str(embedder_path()))
     vectors, keys = (folder / f"embedded-{encoder.checksum[:12]}.{kind}" for kind in ("f4", "sha256"))
-    row, wanted = 4 * encoder.dim, [hashlib.sha256(text.encode()).digest() for text in texts]
+    row, wanted = 4 * encoder.dim, {text: hashlib.sha256(text.encode()).digest() for text in texts}
     held = keys.read_bytes() if keys.exists() else b""
     at = {held[i : i + 32]: i // 32 for i in range(0, len(held) // 32 * 32, 32)}
-    missing = [i for i, key in enumerate(wanted) if key not in at]
+    missing = [text for text, key in wanted.items() if key not in at]
     if missing:
         with Progress() as progress:
             task = progress.add_task(f"embedding {len(missing):,} real texts", total=len(missing))
             for start in range(0, len(missing), 256):
                 part = missing[start : start + 256]
-                _write(vectors, len(at) * row, encoder.embed_now([texts[i] for i in part]).tobytes())
-                _write(keys, len(at) * 32, b"".join(wanted[i] for i in part))
-                at.update({wanted[i]: len(at) + n for n, i in enumerate(part)})
+                _write(vectors, len(at) * row, encoder.embed_now(part).tobytes())
+                _write(keys, len(at) * 32, b"".join(wanted[text] for text in part))
+                at.update({wanted[text]: len(at) + i for i, text in enumerate(part)})
                 progress.update(task, advance=len(part))
-    return np.fromfile(vectors, np.float32).reshape(-1, encoder.dim)[[at[key] for key in wanted]]
+    return np.fromfile(vectors, np.float32).reshape(-1, encoder.dim)[[at[wanted[text]] for text in texts]]
 
 
 def _key(texts: Sequence[str]) -> str:
@@ -284,7 +285,7 @@ def _blocks(real: Sequence[str], vectors: Vectors, seed: int, done: int) -> Iter
     if done == 0:
         yield list(real), vectors
     near = exact(vectors.astype(np.float16), vectors, _NEAR + 1)
-    units = [[text[a:b] for a, b in sentences(text)] or [text] for text in real]
+    units = [[unit for unit in _SENTENCE.split(text) if unit] for text in real]
     first = max(0, done - len(real)) // _BLOCK
     while True:
         yield _grown(real, units, vectors, near, np.random.default_rng([seed, first]))

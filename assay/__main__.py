@@ -9,6 +9,8 @@ from assay.errors import AssayError
 COMMANDS = {
     "prepare": ("assay.cli.prepare", "Unpack the embedded models into the cache, once."),
     "ingest": ("assay.cli.ingest", "Read files and folders into an index."),
+    "delete": ("assay.cli.delete", "Take documents out of an index."),
+    "compact": ("assay.cli.compact", "Merge what many ingestions left."),
     "search": ("assay.cli.search", "Search an index, without a running graph."),
     "ask": ("assay.cli.ask", "Ask a running graph a question and watch it work."),
 }

@@ -130,7 +130,7 @@ class LocalRetriever:
         try:
             manifest = read_current(self._layout)
             check_embedder(manifest.embedder.model_dump(), self._embedder.name, self._embedder.checksum)
-            self._reader, self._fault = Reader(self._layout, manifest), None
+            self._reader, self._fault = Reader(self._layout, manifest, self._reader), None
         except IndexFault as fault:
             self._fault = fault
             return False
@@ -160,7 +160,8 @@ class LocalRetriever:
 
         def run() -> _Answer:
             lists = [reader.search_dense(v, self._config.fetch, allowed.mask) for v in vectors]
-            return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), "exact")
+            method = "exact" if reader.is_exact(allowed.mask) else "index"
+            return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), method)
 
         return await asyncio.to_thread(run)
 
@@ -169,9 +170,10 @@ class LocalRetriever:
             raise StageUnavailable("the sparse leg is torn")
 
         def run() -> _Answer:
-            found = [reader.search_sparse(q, self._config.fetch, allowed.mask) for q in query.queries]
-            method = "index" if any(len(rows) for rows, _, _ in found) else "skipped"
-            return _Answer("sparse", [(r, s) for r, s, _ in found], lambda i, rows: found[i][2][rows], method)
+            asked = [reader.sparse_query(q) for q in query.queries]
+            lists = [reader.search_sparse(q, self._config.fetch, allowed.mask) for q in asked]
+            method = "index" if any(len(rows) for rows, _ in lists) else "skipped"
+            return _Answer("sparse", lists, lambda i, rows: reader.bm25(asked[i], rows), method)
 
         return await asyncio.to_thread(run)
 

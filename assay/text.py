@@ -23,6 +23,10 @@ _TOKEN = re.compile(
     r"|\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])"
     rf"|(?:§\s?)?(?:{_WORD})+(?:[-._/:'’&](?:{_WORD})+)*(?:\+\+|#(?!\w))?"
 )
+# What ``_TOKEN`` is for ASCII alone, in a third of the time.
+_ASCII_TOKEN = re.compile(
+    r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|[A-Za-z0-9]+(?:[-._/:'&][A-Za-z0-9]+)*(?:\+\+|#(?!\w))?", re.ASCII
+)
 _PART = re.compile(rf"(?:{_WORD})+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _RUN = re.compile(f"[{_UNSPACED}]")
@@ -79,6 +83,41 @@ def index_terms(text: str) -> list[str]:
     return found if language == DEFAULT else [*found, _MARK + language]
 
 
+class Analyser:
+    """``index_terms`` of many texts, as numbers: what a token gives in a language is looked up, not worked out again."""
+
+    def __init__(self) -> None:
+        self.vocabulary: dict[str, int] = {}
+        self._content: dict[str, dict[str, tuple[int, ...]]] = {}
+
+    def ids(self, text: str) -> list[int]:
+        """The places of the text's terms in ``vocabulary``, which grows by new ones."""
+        tokens = _tokens(text)
+        language = detect(map(_fold, tokens))
+        content, shouted = self._content.setdefault(language, {}), _shouted(text)
+        found: list[int] = []
+        before = ""
+        for token in tokens:
+            ids = content.get(token)
+            if ids is not None:
+                found += ids
+            elif not _is_function(token, language):
+                ids = content[token] = self._places(_analyse(token, language))
+                found += ids
+            elif not shouted and _is_name(token, before):
+                found += self._places(_analyse(token, language))
+            before = token
+        if not text.isascii():
+            for token in tokens:
+                if len(token) > 1 and _RUN.match(token):
+                    found += self._places(token)
+        return found if language == DEFAULT else [*found, *self._places([_MARK + language])]
+
+    def _places(self, terms: Iterable[str]) -> tuple[int, ...]:
+        vocabulary = self.vocabulary
+        return tuple(vocabulary.setdefault(term, len(vocabulary)) for term in terms)
+
+
 def query_terms(text: str, vocabulary: Container[str]) -> list[str]:
     """The content terms of a query that a vocabulary made of ``index_terms`` has, stemmed in each of its languages."""
     languages = [DEFAULT, *(name for name in FUNCTION_WORDS if _MARK + name in vocabulary)]
@@ -131,6 +170,8 @@ def _key_terms(text: str) -> list[str]:
 
 
 def _tokens(text: str) -> list[str]:
+    if text.isascii():
+        return _ASCII_TOKEN.findall(text)
     # NFKC: an accent joins its letter, and full-width forms become plain ones.
     return _TOKEN.findall(unicodedata.normalize("NFKC", text))
 

@@ -49,10 +49,15 @@ def ingest(
     notes = Console(stderr=True)
     try:
         _check_report(report)
+        from assay.index.files import Layout
+        from assay.index.mirror import compact
+
         done, interrupted = _run(paths, index, bucket, base and base.resolve(), embedder, rebuild, notes)
         _show(done, Console())
         if report is not None:
             report.write_text(json.dumps(asdict(done), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        if not interrupted:
+            compact(Layout(index))  # after the report: what is in it can be searched already
     except AssayError as fault:
         _complain(notes, str(fault))
         raise typer.Exit(EXIT_SETUP) from None

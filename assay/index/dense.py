@@ -1,75 +1,120 @@
-"""The dense leg of one segment: exact inner product over unit vectors, by FAISS."""
+"""The dense leg of one segment: float16 vectors in inverted lists, compared exactly as float32.
 
+A small segment has one list, so that all its rows are compared; a large one has lists around centres (k-means, by FAISS),
+and the nearest are read until enough allowed rows were seen, however narrow the filter. Since every score is that of the
+stored vector, there is nothing to refine; and since the rows of a list lie side by side, reading them is as fast as memory.
+"""
+
+from math import isqrt
 from pathlib import Path
+from typing import Literal
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.errors import IndexFault
+from assay.index import kernels
+from assay.index.files import Buffer, array_of
 
 Mask = NDArray[np.bool_]
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
+Kind = Literal["flat", "ivf"]
 
-FILES = ("dense.faiss",)
+VECTORS, POSITIONS, STARTS, CENTRES = "dense.vectors.npy", "dense.rows.npy", "dense.starts.npy", "dense.centres.npy"
+FILES = (VECTORS, POSITIONS, STARTS, CENTRES)
 
-# Below this share of allowed rows the products with just those rows are computed: fewer than FAISS would visit, and
-# right for every kind of index (a filtered graph or inverted file misses matches of a narrow filter).
-_FEW = 0.1
+IVF_ROWS = 20_000  # up to here all rows are compared in a millisecond
+_TRAINED = 64  # rows for each centre that the centres are computed from
+_ROUNDS = 8
+# Up to this many allowed rows are compared one by one: as fast as the lists, and right however they are spread.
+_FEW = 2_500
 
 
-def build(vectors: NDArray[np.float32], folder: Path) -> None:
-    """Write the leg. ``vectors``: shape (n, d), unit. Raises ``OSError`` where it cannot be written."""
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(np.ascontiguousarray(vectors, dtype=np.float32))
-    try:
-        # Not by FAISS's own writer, which only prints that a full disk cut the file off as it was closed.
-        with (folder / FILES[0]).open("wb") as file:
-            faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
-    except (RuntimeError, OSError) as e:
-        raise OSError(f"{FILES[0]} cannot be written; is the disk full?") from e
+def kind_for(rows: int, wanted: str) -> Kind:
+    """``auto`` by size; too few rows for lists of their own are flat, whatever is wanted."""
+    return "ivf" if rows > (IVF_ROWS if wanted == "auto" else 1_000) and wanted != "flat" else "flat"
+
+
+def build(vectors: NDArray[np.float16], folder: Path, kind: Kind) -> None:
+    """Write the leg. ``vectors``: shape (n, d), unit; row i is position i."""
+    centres, lists = _clustered(vectors) if kind == "ivf" else (vectors[:1], np.zeros(len(vectors), np.int64))
+    order = np.argsort(lists, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(lists, minlength=len(centres)))])
+    for name, array in ((POSITIONS, order.astype(np.int32)), (STARTS, starts.astype(np.int64)), (CENTRES, centres)):
+        np.save(folder / name, array, allow_pickle=False)
+    np.save(folder / VECTORS, vectors[order], allow_pickle=False)
 
 
 class Dense:
     """A loaded leg; what it finds are positions in its segment."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, files: dict[str, Buffer], rows: int) -> None:
+        """Raises ``IndexFault`` where the files are no such leg of that many rows."""
         try:
-            self._index = faiss.read_index(str(folder / FILES[0]))
-        except RuntimeError as e:
-            raise IndexFault(f"{FILES[0]} cannot be read") from e
+            self._vectors = array_of(files[VECTORS], np.float16)
+            self._positions = array_of(files[POSITIONS], np.int32)
+            self._starts = array_of(files[STARTS], np.int64)
+            self._centres = array_of(files[CENTRES], np.float16)
+        except (ValueError, KeyError) as e:
+            raise IndexFault("the dense leg cannot be read") from e
+        whole = len(self._vectors) == len(self._positions) == self._starts[-1] == rows
+        if not whole or len(self._starts) != len(self._centres) + 1:
+            raise IndexFault("the dense leg's files do not belong together")
+        self._slots = np.empty(rows, np.int32)
+        self._slots[self._positions] = np.arange(rows, dtype=np.int32)
 
-    def __len__(self) -> int:
-        return int(self._index.ntotal)
-
-    def search(self, query: NDArray[np.float32], k: int, allowed: Mask | None) -> tuple[Ids, Scores]:
+    def search(self, query: Scores, k: int, allowed: Mask | None, count: int) -> tuple[Ids, Scores]:
         """The best k positions for one unit vector of shape (d,), best first, and their cosines.
 
-        Only positions with ``allowed``; fewer than k where there are fewer.
+        Only positions with ``allowed``, which are ``count``; fewer than k where there are fewer.
         """
-        if allowed is not None and allowed.sum() <= max(k, _FEW * len(allowed)):
-            return self._exact(query, k, np.flatnonzero(allowed))
-        selector = None if allowed is None else _selector(allowed)
-        parameters = None if selector is None else faiss.SearchParameters(sel=selector)
-        scores, positions = self._index.search(query[None, :], min(k, len(self)), params=parameters)
-        found = positions[0] >= 0  # FAISS fills up with -1, which Python would take for the last row
-        return positions[0][found].astype(np.int64), scores[0][found]
+        query = np.require(query, np.float32, ["C", "W"])  # the compiled loops know one kind of array
+        if allowed is not None and count <= _FEW:
+            positions = np.flatnonzero(allowed)
+            return kernels.best_of(positions, self.cosines(query, positions), k)
+        vectors, centres = self._vectors.view(np.uint16), self._centres.view(np.uint16)
+        mask = _ALL if allowed is None else allowed
+        wanted = count if len(self._centres) == 1 else wanted_rows(count, k)
+        return kernels.scan(vectors, self._positions, self._starts, centres, query, min(k, count), mask, wanted)
 
-    def cosines(self, query: NDArray[np.float32], positions: Ids) -> Scores:
+    def cosines(self, query: Scores, positions: Ids) -> Scores:
         """Cosine of one unit vector with the chunks at some positions."""
-        if not len(positions):
-            return np.zeros(0, np.float32)
-        return np.asarray(self._index.reconstruct_batch(positions) @ query, dtype=np.float32)
+        return kernels.dots(
+            self._vectors.view(np.uint16), self._slots[positions], np.require(query, np.float32, ["C", "W"])
+        )
 
-    def is_exact(self, allowed: Mask | None) -> bool:
-        return True  # a flat index compares all; other kinds are exact only below the share above
+    def warm(self) -> None:
+        query, none = np.zeros(self._vectors.shape[1], np.float32), np.zeros(len(self._vectors), np.bool_)
+        self.search(query, 1, None, 1)
+        self.search(query, 1, none, 0)
 
-    def _exact(self, query: NDArray[np.float32], k: int, positions: Ids) -> tuple[Ids, Scores]:
-        scores = self.cosines(query, positions)
-        best = np.lexsort((positions, -scores))[:k]
-        return positions[best], scores[best]
+    def is_exact(self, count: int) -> bool:
+        """Whether a search among this many allowed rows compares them all."""
+        return len(self._centres) == 1 or count <= _FEW
 
 
-def _selector(allowed: Mask) -> "faiss.IDSelectorBitmap":
-    return faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+_ALL = np.zeros(0, np.bool_)
+
+
+def wanted_rows(count: int, k: int) -> int:
+    """How many allowed rows are compared of ``count``: by measurement, see ``bench.search``."""
+    return max(20 * k, 12 * isqrt(count))
+
+
+def _clustered(vectors: NDArray[np.float16]) -> tuple[NDArray[np.float16], Ids]:
+    """The centres, and the list of each row."""
+    import faiss
+
+    rows, dim = vectors.shape
+    count = 4 * isqrt(rows)
+    sample = np.random.default_rng(0).permutation(rows)[: _TRAINED * count]
+    means = faiss.Kmeans(
+        dim, count, niter=_ROUNDS, spherical=True, seed=0, min_points_per_centroid=1, max_points_per_centroid=_TRAINED
+    )
+    means.train(vectors[np.sort(sample)].astype(np.float32))
+    lists = np.empty(rows, np.int64)
+    for start in range(0, rows, 65_536):
+        part = vectors[start : start + 65_536].astype(np.float32)
+        lists[start : start + len(part)] = means.index.search(part, 1)[1][:, 0]
+    return np.asarray(means.centroids, np.float16), lists

@@ -1,6 +1,7 @@
 """Where the parts of an index lie, and the only code of it that touches files: atomic writes, checksums, the lock."""
 
 import hashlib
+import io
 import os
 import secrets
 import shutil
@@ -8,15 +9,25 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 
 from assay.errors import IndexFault, SetupError
 from assay.index.remote import SCHEMES, Remote
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Buffer = NDArray[np.uint8]
+
+_STEP = 1 << 22  # bytes read at a time
+_HEADER = 1024  # more than an array's header has
 
 MIRRORS = Path("~/.cache/assay/indexes")
 
@@ -147,6 +158,46 @@ def fault_of(path: Path, expected: dict[str, Any]) -> str | None:
         return "is missing"
     except OSError as e:
         return f"cannot be read ({e.strerror})"
+
+
+def in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """``work`` of each, two at a time: hashing and reading leave the interpreter's lock alone."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(work, items))
+
+
+def read_checked(path: Path, expected: dict[str, Any]) -> Buffer:
+    """The bytes of a file, hashed as they are read: what was checked is what is served, whatever becomes of the file.
+
+    A mapped file would be neither, and one that is cut off kills the process that has it mapped. Raises ``IndexFault``.
+    """
+    size = int(expected["bytes"])
+    try:
+        with path.open("rb", buffering=0) as file:
+            if (held := os.fstat(file.fileno()).st_size) != size:
+                raise IndexFault(f"{path.name} has {held} bytes, {size} were written")
+            data, digest, at = np.empty(size, np.uint8), hashlib.sha256(), 0
+            view = memoryview(data)  # type: ignore[arg-type]  # arrays are buffers
+            while at < size and (got := file.readinto(view[at : at + _STEP])):
+                digest.update(view[at : at + got])
+                at += got
+    except FileNotFoundError:
+        raise IndexFault(f"{path.name} is missing") from None
+    except OSError as e:
+        raise IndexFault(f"{path.name} cannot be read ({e.strerror})") from e
+    if digest.hexdigest() != expected["sha256"]:
+        raise IndexFault(f"{path.name} has other bytes than were written (sha256 differs)")
+    return data
+
+
+def array_of(data: Buffer, dtype: type[np.generic]) -> NDArray[Any]:
+    """The array of a ``.npy`` file's bytes, which it shares. Raises ``ValueError`` where it is of another type."""
+    file = io.BytesIO(data[:_HEADER].tobytes())
+    np.lib.format.read_magic(file)  # type: ignore[no-untyped-call]
+    shape, fortran, found = np.lib.format.read_array_header_1_0(file)  # type: ignore[no-untyped-call]
+    if fortran or found != np.dtype(dtype):
+        raise ValueError(f"the array has type {found}")
+    return data[file.tell() :].view(dtype).reshape(shape)
 
 
 def sha256(path: Path) -> str:

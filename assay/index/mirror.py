@@ -21,7 +21,7 @@ from assay.index.files import REPAIR, Layout, fault_of, remove_stale, write_atom
 from assay.index.remote import Files, Remote
 from assay.index.segment import FileEntry
 from assay.index.snapshot import Manifest
-from assay.index.store import Store
+from assay.index.store import Store, read_state
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,18 @@ def publish(layout: Layout, store: Store, **how: Any) -> Manifest:
     if layout.remote is not None:
         _push(layout, layout.remote, manifest)
     return manifest
+
+
+def compact(layout: Layout) -> Manifest | None:
+    """``snapshot.compact``, and into the object store. Holds the index for writing. None where nothing is published."""
+    with writing(layout):
+        state = read_state(layout)
+        if state is None:
+            raise IndexFault(f"there is no index at {layout.root}; {REPAIR}")
+        manifest = snapshot.compact(layout, Store(layout, state.embedder, state.checksum, state.dim))
+        if layout.remote is not None and manifest is not None:
+            _push(layout, layout.remote, manifest)
+        return manifest
 
 
 def current(layout: Layout, *, verify: bool = False) -> str | None:

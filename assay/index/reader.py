@@ -1,68 +1,150 @@
 """A snapshot opened for searching. Immutable: a retriever swaps one for the next, and searches in progress keep theirs."""
 
-from collections.abc import Sequence
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from assay.errors import IndexFault, NotFound
 from assay.index.catalog import Catalog
 from assay.index.dense import Ids, Mask, Scores
-from assay.index.files import REPAIR, Layout
-from assay.index.segment import Segment, Torn
-from assay.index.snapshot import Manifest, check_store
+from assay.index.files import REPAIR, RESTORE, Buffer, Layout, fault_of, in_threads, read_checked
+from assay.index.segment import FileEntry, Placed, Segment, Torn
+from assay.index.snapshot import Manifest
+from assay.index.sparse import Weighted
 from assay.index.store import open_dataset, reading
+from assay.text import query_terms
 from assay.types import Chunk
 
+_Checked = tuple[FileEntry, tuple[int, ...] | None]
+_SELECTIONS = 64  # filters whose masks are kept for each segment
 _COLUMNS = ["id", "doc_id", "bucket", "title", "uri", "text", "start", "end", "ordinal", "heading", "page", "hidden"]
 
 
+@dataclass(frozen=True, slots=True)
+class SparseQuery:
+    """A query as the sparse leg looks for it: of each segment, the postings of its terms, weighted over all segments."""
+
+    parts: tuple[Weighted | None, ...]
+
+
 class Reader:
-    """Rows are numbered by ascending chunk id. Loading reads and checks every byte of the store and the segments.
+    """Rows are numbered by ascending chunk id. Loading reads and checks every byte of the store and the segments, but for
+    what a reader ``before`` has checked and nobody has touched since.
 
     Raises ``IndexFault`` where the store is not what was written; a torn segment is left out, and ``torn`` names it.
     """
 
-    def __init__(self, layout: Layout, manifest: Manifest) -> None:
+    def __init__(self, layout: Layout, manifest: Manifest, before: "Reader | None" = None) -> None:
         self.manifest = manifest
-        check_store(layout, manifest)
+        self.torn: list[Torn] = []
+        loaded, self._checked = self._read(layout, before)
         self._chunks = open_dataset(layout.chunks, manifest.chunks_version)
         self._documents = open_dataset(layout.documents, manifest.documents_version)
         self.catalog = Catalog(self._chunks, self._documents)
         self.ids: Ids = self.catalog.ids
-        self.torn: list[Torn] = []
-        self.segments = self._load(layout)
+        self.segments = [Placed(segment, self.ids) for segment in loaded]
+        self.torn += [torn for segment in loaded for torn in segment.torn]
         self._place = self._places()
+        self._counts = [s.segment.sparse.counts(s.alive) if s.segment.sparse else None for s in self.segments]
+        self._searched = sum(s.count for s in self.segments if s.segment.sparse)
+        self._selected: OrderedDict[int, tuple[Mask, list[tuple[Mask | None, int]]]] = OrderedDict()
+        self._lock = threading.Lock()
+        for segment in loaded:
+            segment.warm()
 
     def has(self, leg: str) -> bool:
         """Whether a leg can serve: some segment has it, or there is nothing to search."""
-        return not len(self.ids) or any(getattr(segment, leg) is not None for segment in self.segments)
+        return not len(self.ids) or any(getattr(s.segment, leg) is not None for s in self.segments)
 
-    def search_dense(self, query: NDArray[np.float32], k: int, mask: Mask | None) -> tuple[Ids, Scores]:
+    def is_exact(self, mask: Mask | None) -> bool:
+        """Whether the dense leg compares all rows of the mask."""
+        return all(
+            s.segment.dense.is_exact(count)
+            for s, (_, count) in zip(self.segments, self._select(mask), strict=True)
+            if s.segment.dense
+        )
+
+    def search_dense(self, query: Scores, k: int, mask: Mask | None) -> tuple[Ids, Scores]:
         """The best k rows for a unit vector of shape (dim,), and their cosines."""
-        return _best([s.search_dense(query, k, mask) for s in self.segments if s.dense], k)
-
-    def search_sparse(self, query: str, k: int, mask: Mask | None) -> tuple[Ids, Scores, Scores]:
-        """The best k rows above 0, their BM25 scores, and the scores of all rows (0 where the leg is missing)."""
-        complete = np.zeros(len(self.ids), np.float32)
         lists = []
-        for segment in self.segments:
-            if segment.sparse:
-                rows, scores, whole = segment.search_sparse(query, k, mask)
-                lists.append((rows, scores))
-                alive = segment.rows >= 0
-                complete[segment.rows[alive]] = whole[alive]
-        return *_best(lists, k), complete
+        for s, (selected, count) in zip(self.segments, self._select(mask), strict=True):
+            if s.segment.dense and count:
+                positions, scores = s.segment.dense.search(query, k, selected, count)
+                lists.append(_allowed(s, selected, positions, scores))
+        return _best(lists, k)
 
-    def cosines(self, query: NDArray[np.float32], rows: Ids) -> Scores:
+    def cosines(self, query: Scores, rows: Ids) -> Scores:
         """Of a unit vector with the chunks at some rows; NaN where their dense leg is missing."""
+        return self._each(rows, lambda _, s, at: s.dense.cosines(query, at) if s.dense else None)
+
+    def sparse_query(self, text: str) -> SparseQuery:
+        """Without terms where no segment has one."""
+        times = Counter(query_terms(text, self))
+        weights = [(term, n * self._rarity(term)) for term, n in times.items()]
+        return SparseQuery(
+            tuple(s.segment.sparse.weighted(weights) if s.segment.sparse else None for s in self.segments)
+        )
+
+    def search_sparse(self, query: SparseQuery, k: int, mask: Mask | None) -> tuple[Ids, Scores]:
+        """The best k rows above 0, and their BM25 scores."""
+        lists = []
+        for s, part, (selected, count) in zip(self.segments, query.parts, self._select(mask), strict=True):
+            if s.segment.sparse and part and count:
+                positions, scores = s.segment.sparse.search(part, k, selected)
+                lists.append(_allowed(s, selected, positions, scores))
+        return _best(lists, k)
+
+    def bm25(self, query: SparseQuery, rows: Ids) -> Scores:
+        """Of the chunks at some rows; NaN where their sparse leg is missing."""
+
+        def scores(number: int, s: Segment, at: Ids) -> Scores | None:
+            part = query.parts[number]
+            return s.sparse.scores(part, at) if s.sparse and part else None
+
+        return self._each(rows, scores)
+
+    def __contains__(self, term: object) -> bool:
+        """Whether some segment has the term: the vocabulary of the whole index."""
+        return any(s.segment.sparse is not None and term in s.segment.sparse for s in self.segments)
+
+    def _rarity(self, term: str) -> float:
+        """Over all segments, so that a score does not hang on the one that holds the chunk."""
+        rows = 0
+        for s, counts in zip(self.segments, self._counts, strict=True):
+            if s.segment.sparse and counts is not None and (place := s.segment.sparse.place(term)) >= 0:
+                rows += int(counts[place])
+        return log(1 + (self._searched - rows + 0.5) / (rows + 0.5))
+
+    def _each(self, rows: Ids, score: Callable[[int, Segment, Ids], Scores | None]) -> Scores:
+        """Scores that segments give to positions, for rows of any segments."""
         out = np.full(len(rows), np.nan, np.float32)
-        for number, segment in enumerate(self.segments):
-            here = self._place[0][rows] == number
-            if segment.dense and here.any():
-                out[here] = segment.dense.cosines(query, self._place[1][rows[here]])
+        segments = self._place[0][rows]
+        for number, s in enumerate(self.segments):
+            here = np.flatnonzero(segments == number)
+            if len(here) and (scores := score(number, s.segment, self._place[1][rows[here]])) is not None:
+                out[here] = scores
         return out
+
+    def _select(self, mask: Mask | None) -> list[tuple[Mask | None, int]]:
+        """The mask within each segment, and how many rows it has there; kept, since searches share their filters."""
+        if mask is None:
+            return [s.select(None) for s in self.segments]
+        with self._lock:
+            if (held := self._selected.get(id(mask))) is not None:
+                self._selected.move_to_end(id(mask))
+                return held[1]
+        selected = [s.select(mask) for s in self.segments]
+        with self._lock:
+            self._selected[id(mask)] = (mask, selected)  # held, so that no other mask can get its id
+            while len(self._selected) > _SELECTIONS:
+                self._selected.popitem(last=False)
+        return selected
 
     def rows_of(self, ids: Sequence[int]) -> Ids:
         return np.searchsorted(self.ids, np.asarray(ids, dtype=np.int64))
@@ -83,15 +165,30 @@ class Reader:
             raise NotFound("there is no such document", "doc_id")
         return str(found["text"][0].as_py())
 
-    def _load(self, layout: Layout) -> list[Segment]:
+    def _read(self, layout: Layout, before: "Reader | None") -> tuple[list[Segment], dict[str, _Checked]]:
+        """The segments, and what the files of the store looked like when they were found to be right."""
+        held = {s.segment.entry.id: s.segment for s in before.segments if not s.segment.torn} if before else {}
+        kept = [held[e.id] if e.id in held and held[e.id].entry == e else None for e in self.manifest.segments]
+        known = before._checked if before else {}
+        checked = {name: (entry, _stamp(layout.root / name)) for name, entry in self.manifest.files.items()}
+        doubted = {layout.root / name: e[0] for name, e in checked.items() if e != known.get(name)}
+        new = {
+            layout.segments / entry.id / name: file
+            for entry, segment in zip(self.manifest.segments, kept, strict=True)
+            for name, file in (() if segment else entry.files.items())
+        }
+        read = _read_all(doubted, new)
+        for path in doubted:
+            if isinstance(fault := read[path], IndexFault):
+                raise IndexFault(f"{path.relative_to(layout.root)}{str(fault).removeprefix(path.name)}; {RESTORE}")
         segments = []
-        for entry in self.manifest.segments:
+        for of, segment in zip(self.manifest.segments, kept, strict=True):
             try:
-                segments.append(Segment(layout, entry, self.ids))
+                files = {name: read.get(layout.segments / of.id / name) for name in of.files}
+                segments.append(segment or Segment(of, files))
             except IndexFault as e:
-                self.torn.append(Torn(None, f"segment {entry.id}: {e}; {REPAIR}"))
-        self.torn += [torn for segment in segments for torn in segment.torn]
-        return segments
+                self.torn.append(Torn(None, f"segment {of.id}: {e}; {REPAIR}"))
+        return segments, checked
 
     def _places(self) -> tuple[Ids, Ids]:
         """Row -> its segment's number and its position there; -1 where no segment has it."""
@@ -102,9 +199,45 @@ class Reader:
         return segment, position
 
 
+def _read_all(
+    checked: Mapping[Path, FileEntry], kept: Mapping[Path, FileEntry]
+) -> dict[Path, Buffer | IndexFault | None]:
+    """The bytes of ``kept`` files, and for both what is wrong with a file. The largest first: two threads end together."""
+
+    def read(path: Path) -> Buffer | IndexFault | None:
+        try:
+            if path in kept:
+                return read_checked(path, kept[path].model_dump())
+            fault = fault_of(path, checked[path].model_dump())
+            return IndexFault(f"{path.name} {fault}") if fault else None
+        except IndexFault as e:
+            return e
+
+    paths = sorted([*checked, *kept], key=lambda path: -(kept.get(path) or checked[path]).bytes)
+    return dict(zip(paths, in_threads(read, paths), strict=True))
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Differs after anybody has written to the file; None where it cannot be looked at."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _allowed(s: Placed, selected: Mask | None, positions: Ids, scores: Scores) -> tuple[Ids, Scores]:
+    """As rows. Each is looked at again, whatever the leg returned."""
+    if selected is not None and not (kept := selected[positions]).all():
+        positions, scores = positions[kept], scores[kept]
+    return s.rows[positions], scores
+
+
 def _best(lists: Sequence[tuple[Ids, Scores]], k: int) -> tuple[Ids, Scores]:
     if not lists:
         return np.zeros(0, np.int64), np.zeros(0, np.float32)
+    if len(lists) == 1:
+        return lists[0]
     rows, scores = (np.concatenate(parts) for parts in zip(*lists, strict=True))
     best = np.lexsort((rows, -scores))[:k]
     return rows[best], scores[best]

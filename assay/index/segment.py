@@ -1,8 +1,7 @@
 """One immutable segment: the same chunks in both legs, and the ids of their rows. Derived from the store, never changed."""
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from assay.errors import IndexFault
 from assay.index import dense, sparse
-from assay.index.dense import Dense, Ids, Mask, Scores
-from assay.index.files import REPAIR, Layout, describe, fault_of, folder_atomic
-from assay.index.sparse import Sparse
+from assay.index.dense import Dense, Ids, Kind, Mask
+from assay.index.files import REPAIR, Buffer, Layout, array_of, describe, folder_atomic, read_checked
+from assay.index.sparse import Sparse, Terms
 
 IDS = "ids.npy"
 
@@ -34,6 +33,17 @@ class Torn(NamedTuple):
     reason: str
 
 
+class Bm25(BaseModel):
+    """What a segment's scores were computed with. Scores of segments with different ones cannot be compared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    k1: float
+    b: float
+    mean: float
+    """Terms of a text, over the collection when it was last measured."""
+
+
 class SegmentEntry(BaseModel):
     """What a manifest keeps of a segment."""
 
@@ -41,88 +51,113 @@ class SegmentEntry(BaseModel):
 
     id: str
     rows: int
+    terms: int
+    """Of all texts together."""
+    dense: Kind
+    bm25: Bm25
     files: dict[str, FileEntry]
 
 
-def build(layout: Layout, ids: Ids, texts: Sequence[str], vectors: NDArray[np.float32]) -> SegmentEntry:
-    """Write a segment's folder, whole or not at all. Row i of both legs is the chunk ``ids[i]``."""
+def build(layout: Layout, ids: Ids, terms: Terms, vectors: NDArray[np.float16], kind: Kind, bm25: Bm25) -> SegmentEntry:
+    """Write a segment's folder, whole or not at all. Row i of all is the chunk ``ids[i]``; ids ascend."""
     name = f"s-{secrets.token_hex(6)}"
     with folder_atomic(layout.segments / name) as folder:
         np.save(folder / IDS, ids, allow_pickle=False)
-        dense.build(vectors, folder)
-        sparse.build(texts, folder)
+        dense.build(vectors, folder, kind)
+        sparse.build(terms, folder, bm25.k1, bm25.b, bm25.mean)
         files = describe(folder)
-    return SegmentEntry(id=name, rows=len(ids), files={k: FileEntry(**v) for k, v in files.items()})
+    return SegmentEntry(
+        id=name,
+        rows=len(ids),
+        terms=int(terms.lengths.sum()),
+        dense=kind,
+        bm25=bm25,
+        files={k: FileEntry(**v) for k, v in files.items()},
+    )
 
 
 def read_ids(layout: Layout, entry: SegmentEntry) -> Ids:
     """Raises ``IndexFault`` where the file is not the one that was written."""
-    folder = layout.segments / entry.id
-    check_files(folder, entry.files, (IDS,))
-    ids: Ids = np.load(folder / IDS, allow_pickle=False)
-    return ids
+    return _ids(entry, read(layout, entry, IDS))
 
 
-def check(layout: Layout, entry: SegmentEntry) -> None:
-    """Reads every byte. Raises ``IndexFault`` where a file is not the one that was written."""
-    check_files(layout.segments / entry.id, entry.files)
-
-
-def check_files(folder: Path, files: Mapping[str, FileEntry], names: Iterable[str] | None = None) -> None:
-    """Raises ``IndexFault`` that names the first of the files (all, unless told) that is not what was written."""
-    for name in files if names is None else names:
-        expected = files.get(name)
-        fault = "is not in the manifest" if expected is None else fault_of(folder / name, expected.model_dump())
-        if fault is not None:
-            raise IndexFault(f"{name} {fault}")
+def read(layout: Layout, entry: SegmentEntry, name: str) -> Buffer:
+    """Raises ``IndexFault`` that names the file where it is not what was written."""
+    if name not in entry.files:
+        raise IndexFault(f"{name} is not in the manifest")
+    return read_checked(layout.segments / entry.id / name, entry.files[name].model_dump())
 
 
 class Segment:
     """A loaded segment. A leg whose files are not what was written is None, and ``torn`` says which file."""
 
-    def __init__(self, layout: Layout, entry: SegmentEntry, live: Ids) -> None:
-        """``live``: the ids of the snapshot's rows, ascending. Raises ``IndexFault`` where no id can be read."""
-        self.id = entry.id
+    def __init__(self, entry: SegmentEntry, files: Mapping[str, Buffer | IndexFault | None]) -> None:
+        """``files``: what ``read`` gave for each, or its fault. Raises ``IndexFault`` where no id can be read."""
+        self.entry = entry
         self.torn: list[Torn] = []
-        self.ids = read_ids(layout, entry)
-        place = np.searchsorted(live, self.ids).clip(max=max(0, len(live) - 1))
-        alive = live[place] == self.ids if len(live) else np.zeros(len(self.ids), bool)
-        # The row of each position; -1 for a chunk that is gone from the store (a tombstone).
-        self.rows: Ids = np.where(alive, place, -1)
-        folder = layout.segments / entry.id
-        self.dense: Dense | None = self._load(Dense, folder, entry, dense.FILES)
-        self.sparse: Sparse | None = self._load(Sparse, folder, entry, sparse.FILES)
+        self.ids = _ids(entry, _whole(files, (IDS,))[IDS])
+        self.dense: Dense | None = self._load(Dense, files, dense.FILES)
+        self.sparse: Sparse | None = self._load(Sparse, files, sparse.FILES)
 
-    def mask(self, allowed: Mask | None) -> Mask | None:
-        """``allowed`` over the snapshot's rows -> over this segment's positions; None where all are allowed."""
-        alive = self.rows >= 0
-        if allowed is None:
-            return None if bool(alive.all()) else alive
-        return alive & allowed[np.where(alive, self.rows, 0)]
+    def warm(self) -> None:
+        """The first search must not wait for the compiler."""
+        for leg in (self.dense, self.sparse):
+            if leg is not None and len(self.ids):
+                leg.warm()
 
-    def search_dense(self, query: NDArray[np.float32], k: int, allowed: Mask | None) -> tuple[Ids, Scores]:
-        """Rows of the snapshot and cosines, best first. Every row is allowed, whatever the index returned."""
-        assert self.dense is not None
-        mask = self.mask(allowed)
-        positions, scores = self.dense.search(query, k, mask)
-        kept = np.ones(len(positions), bool) if mask is None else mask[positions]
-        return self.rows[positions[kept]], scores[kept]
-
-    def search_sparse(self, query: str, k: int, allowed: Mask | None) -> tuple[Ids, Scores, Scores]:
-        """Rows of the snapshot and BM25 scores above 0, best first; and the scores of all positions."""
-        assert self.sparse is not None
-        scores = self.sparse.scores(query)
-        positions = sparse.top(scores, k, self.mask(allowed))
-        return self.rows[positions], scores[positions], scores
-
-    def _load(self, leg: Any, folder: Path, entry: SegmentEntry, names: Sequence[str]) -> Any:
+    def _load(self, leg: Any, files: Mapping[str, Buffer | IndexFault | None], names: tuple[str, ...]) -> Any:
         try:
-            check_files(folder, entry.files, names)
-            loaded = leg(folder)
-            if len(loaded) != len(self.ids):
-                raise IndexFault(f"{names[0]} has {len(loaded)} rows for {len(self.ids)} ids")
+            return leg(_whole(files, names), len(self.ids))
         except IndexFault as e:
             name = leg.__name__.lower()
-            self.torn.append(Torn(name, f"segment {entry.id}, {name} leg: {e}; {REPAIR}"))
+            self.torn.append(Torn(name, f"segment {self.entry.id}, {name} leg: {e}; {REPAIR}"))
             return None
-        return loaded
+
+
+class Placed:
+    """A segment within a snapshot: which of its positions are which rows there."""
+
+    def __init__(self, segment: Segment, live: Ids) -> None:
+        """``live``: the ids of the snapshot's rows, ascending."""
+        self.segment = segment
+        ids = segment.ids
+        place = np.searchsorted(live, ids).clip(max=max(0, len(live) - 1))
+        alive = live[place] == ids if len(live) else np.zeros(len(ids), bool)
+        # The row of each position; -1 for a chunk that is gone from the store (a tombstone).
+        self.rows: Ids = np.where(alive, place, -1)
+        self.count = int(alive.sum())
+        self.alive: Mask | None = None if self.count == len(ids) else alive
+        self._together = self.alive is None and len(ids) > 0 and int(place[-1] - place[0]) + 1 == len(ids)
+
+    def select(self, allowed: Mask | None) -> tuple[Mask | None, int]:
+        """``allowed`` over the snapshot's rows -> over these positions, and how many; None where all are allowed."""
+        if allowed is None:
+            return self.alive, self.count
+        allowed = np.require(allowed, np.bool_, ["C", "W"])  # the compiled loops know one kind of array
+        if self._together:
+            mask = allowed[self.rows[0] : self.rows[-1] + 1]
+        else:
+            mask = allowed[self.rows.clip(min=0)]
+            if self.alive is not None:
+                mask &= self.alive
+        return mask, int(np.count_nonzero(mask))
+
+
+def _ids(entry: SegmentEntry, data: Buffer) -> Ids:
+    try:
+        ids: Ids = array_of(data, np.int64)
+    except ValueError as e:
+        raise IndexFault(f"{IDS} cannot be read") from e
+    if len(ids) != entry.rows or (np.diff(ids) <= 0).any():
+        raise IndexFault(f"{IDS} is not of {entry.rows} ascending ids")
+    return ids
+
+
+def _whole(files: Mapping[str, Buffer | IndexFault | None], names: tuple[str, ...]) -> dict[str, Buffer]:
+    whole = {}
+    for name in names:
+        data = files.get(name)
+        if data is None or isinstance(data, IndexFault):
+            raise data or IndexFault(f"{name} is not in the manifest")
+        whole[name] = data
+    return whole

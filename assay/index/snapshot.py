@@ -2,10 +2,11 @@
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from math import log
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -13,17 +14,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from assay.errors import IndexFault
 from assay.index import segment
 from assay.index.chunk import passage_text
-from assay.index.dense import Ids
-from assay.index.files import REPAIR, RESTORE, Layout, remove_others, sha256, write_atomic
-from assay.index.segment import FileEntry, SegmentEntry
+from assay.index.dense import Ids, kind_for
+from assay.index.files import REPAIR, RESTORE, Layout, fault_of, in_threads, remove_others, sha256, write_atomic
+from assay.index.segment import Bm25, FileEntry, SegmentEntry, read_ids
+from assay.index.sparse import analyse
 from assay.index.store import Store
 
-FORMAT = 2
-# Building the legs of this many chunks takes seconds. Above, new chunks get a segment of their own and replaced ones
-# stay as tombstones, until there are too many of either.
-REBUILD_ROWS = 20_000
-_MOST_SEGMENTS = 8
+FORMAT = 3
+# Legs of this few chunks are built anew in a moment: with every publishing, so that small collections are one segment.
+REBUILD_ROWS = 2_000
+_MERGED = 4  # segments of about one size (within four times) become one
+_SMALL = 1_000  # rows of segments that count as of one size
 _MOST_TOMBSTONES = 0.3
+_MOST_DRIFT = 0.2  # of the mean length of texts, before all legs are built anew with the new one
+_TEXTS = ("title", "heading", "text")
 _GRACE_S = 3600.0  # a retriever may still be opening what the last snapshot named
 
 
@@ -33,6 +37,16 @@ class EmbedderEntry(BaseModel):
     name: str
     checksum: str
     dim: int
+
+
+class Legs(BaseModel):
+    """How the legs are built. Other ones than a snapshot has mean that all its segments are built anew."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dense: Literal["auto", "flat", "ivf"] = "auto"
+    k1: float = 1.5
+    b: float = 0.75
 
 
 class Manifest(BaseModel):
@@ -49,6 +63,7 @@ class Manifest(BaseModel):
     chunks: int
     files: dict[str, FileEntry]
     """Of the store, at these versions."""
+    legs: Legs
     segments: tuple[SegmentEntry, ...]
 
     @property
@@ -56,34 +71,69 @@ class Manifest(BaseModel):
         return f"v{self.number}-{_digest(self)[:6]}"
 
 
-def publish(layout: Layout, store: Store, *, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS) -> Manifest:
+def publish(
+    layout: Layout, store: Store, *, legs: Legs | None = None, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS
+) -> Manifest:
     """Make the store's state what retrievers serve. Does nothing where it already is. Call it under the writer's lock.
 
-    Up to ``rebuild_rows`` chunks the legs are built anew; above, only those of new chunks and of torn segments are.
+    Up to ``rebuild_rows`` chunks the legs are built anew. Above, new chunks and those of torn segments get a segment of
+    their own, and deleted ones stay in theirs as tombstones, until ``compact``. ``legs``: None is as they are.
     All bytes in force are checked first. Raises ``IndexFault`` where the store's are not what was written: legs built
     from it would be wrong, and their checksums right.
     """
     current = _readable(layout)
     if current is not None:
         check_store(layout, current)
-    whole = () if rebuild or current is None else tuple(s for s in current.segments if _is_whole(layout, s))
+    choice = legs or (current.legs if current else Legs())
+    whole = () if rebuild or current is None or choice != current.legs else _undamaged(layout, current.segments)
     if current is not None and not rebuild and whole == current.segments and _serves(current, store):
         return current
-    store.tidy()
-    segments = _segments(layout, store, whole, rebuild_rows)
-    number = (current.number if current else _last_number(layout)) + 1
+    live = np.sort(store.ids())
+    held = [(entry, _alive(layout, entry, live)) for entry in (whole if len(live) > rebuild_rows else ())]
+    return _put_in_force(layout, store, current, choice, [entry for entry, ids in held if len(ids)], live)
+
+
+def compact(layout: Layout, store: Store) -> Manifest | None:
+    """Merge what has become many: segments of about one size, ones with many tombstones, and small files of the store.
+
+    Publishes a snapshot that finds the same, or none where there is nothing to merge. Call it under the writer's lock.
+    """
+    current = _readable(layout)
+    if current is None or not _serves(current, store):
+        return current  # what was never published is not ours to publish
+    check_store(layout, current)
+    live = np.sort(store.ids())
+    held = [(entry, len(_alive(layout, entry, live))) for entry in _undamaged(layout, current.segments)]
+    kept = [] if _drifted(held) else _unmerged(held)
+    tidied = store.tidy()
+    if not tidied and len(kept) == len(current.segments):
+        return current
+    return _put_in_force(layout, store, current, current.legs, kept, live)
+
+
+def _put_in_force(
+    layout: Layout, store: Store, current: Manifest | None, legs: Legs, kept: list[SegmentEntry], live: Ids
+) -> Manifest:
+    """A snapshot of these segments, and one more of the chunks that none of them has."""
+    held = [read_ids(layout, entry) for entry in kept]
+    missing = np.setdiff1d(live, np.concatenate([np.zeros(0, np.int64), *held]))
+    # One mean for all: scores of several segments are compared.
+    mean = kept[0].bm25.mean if kept else None
+    built = [_built(layout, store, missing, legs, mean)] if len(missing) else []
     manifest = Manifest(
-        number=number,
+        number=(current.number if current else _last_number(layout)) + 1,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         embedder=EmbedderEntry(name=store.state.embedder, checksum=store.state.checksum, dim=store.state.dim),
         chunks_version=store.state.chunks,
         documents_version=store.state.documents,
-        chunks=len(store.ids()),
+        chunks=len(live),
         files=_files(store, current),
-        segments=segments,
+        legs=legs,
+        segments=(*kept, *built),
     )
-    write_atomic(layout.snapshots / f"{manifest.id}.json", _bytes(manifest))
-    write_atomic(layout.current, f"{manifest.id} {_digest(manifest)}\n".encode())
+    data = _bytes(manifest)
+    write_atomic(layout.snapshots / f"{manifest.id}.json", data)
+    write_atomic(layout.current, f"{manifest.id} {hashlib.sha256(data).hexdigest()}".encode())
     _sweep(layout, store)
     return manifest
 
@@ -119,11 +169,11 @@ def parse(line: str, read: Callable[[str], bytes]) -> tuple[Manifest, bytes]:
 
 
 def check_store(layout: Layout, manifest: Manifest) -> None:
-    """Reads every byte (some 2 GB/s). Raises ``IndexFault`` for the first file that is not what was written."""
-    try:
-        segment.check_files(layout.root, manifest.files)
-    except IndexFault as e:
-        raise IndexFault(f"{e}; {RESTORE}") from None
+    """Reads every byte. Raises ``IndexFault`` for the first file that is not what was written."""
+    faults = in_threads(lambda f: fault_of(layout.root / f[0], f[1].model_dump()), list(manifest.files.items()))
+    for name, fault in zip(manifest.files, faults, strict=True):
+        if fault:
+            raise IndexFault(f"{name} {fault}; {RESTORE}")
 
 
 def current_name(layout: Layout) -> str | None:
@@ -156,12 +206,42 @@ def _serves(manifest: Manifest, store: Store) -> bool:
     return (manifest.chunks_version, manifest.documents_version) == (state.chunks, state.documents)
 
 
-def _is_whole(layout: Layout, entry: SegmentEntry) -> bool:
-    try:
-        segment.check(layout, entry)
-    except IndexFault:
-        return False  # it is built anew
-    return True
+def _undamaged(layout: Layout, entries: tuple[SegmentEntry, ...]) -> tuple[SegmentEntry, ...]:
+    """Those of which every byte is what was written; the others are built anew."""
+    names = [(entry, name) for entry in entries for name in entry.files]
+    faults = in_threads(lambda e: fault_of(layout.segments / e[0].id / e[1], e[0].files[e[1]].model_dump()), names)
+    torn = {entry.id for (entry, _), fault in zip(names, faults, strict=True) if fault}
+    return tuple(entry for entry in entries if entry.id not in torn)
+
+
+def _alive(layout: Layout, entry: SegmentEntry, live: Ids) -> Ids:
+    ids = read_ids(layout, entry)
+    return ids[np.isin(ids, live, assume_unique=True)]
+
+
+def _drifted(held: Sequence[tuple[SegmentEntry, int]]) -> bool:
+    """Whether texts have become longer or shorter than the mean that the scores were computed with."""
+    rows, terms = sum(entry.rows for entry, _ in held), sum(entry.terms for entry, _ in held)
+    return rows > 0 and abs(terms / rows - held[0][0].bm25.mean) > _MOST_DRIFT * held[0][0].bm25.mean
+
+
+def _unmerged(held: Sequence[tuple[SegmentEntry, int]]) -> list[SegmentEntry]:
+    """The segments to keep: without those of which too much is dead, and the smallest sizes of which there are many.
+
+    What is merged counts as one more of its size, and so takes others along where it makes that full.
+    """
+    kept = [(entry, alive) for entry, alive in held if alive > (1 - _MOST_TOMBSTONES) * entry.rows]
+    merged = sum(alive for _, alive in held) - sum(alive for _, alive in kept)
+    for tier in range(_tier(sum(alive for _, alive in held)) + 1):
+        same = [pair for pair in kept if _tier(pair[1]) == tier]
+        if len(same) + (merged > 0 and _tier(merged) == tier) >= _MERGED:
+            merged += sum(alive for _, alive in same)
+            kept = [pair for pair in kept if pair not in same]
+    return [entry for entry, _ in kept]
+
+
+def _tier(rows: int) -> int:
+    return 0 if rows <= _SMALL else 1 + int(log(rows / _SMALL, _MERGED))
 
 
 def _files(store: Store, current: Manifest | None) -> dict[str, FileEntry]:
@@ -173,34 +253,18 @@ def _files(store: Store, current: Manifest | None) -> dict[str, FileEntry]:
     }
 
 
-def _segments(
-    layout: Layout, store: Store, whole: tuple[SegmentEntry, ...], rebuild_rows: int
-) -> tuple[SegmentEntry, ...]:
-    live = store.ids()
-    if not len(live):
-        return ()
-    kept, new = _reusable(layout, whole, live) if len(live) > rebuild_rows else ([], live)
-    if len(kept) >= _MOST_SEGMENTS:
-        kept, new = [], live
-    if not len(new):
-        return tuple(kept)
-    table, vectors = store.rows(new)
-    rows: list[dict[str, Any]] = table.select(["title", "heading", "text"]).to_pylist()
-    texts = [passage_text(row["title"], row["heading"], row["text"]) for row in rows]
-    ids = np.asarray(table["id"].to_numpy(), dtype=np.int64)
-    return (*kept, segment.build(layout, ids, texts, vectors))
+def _built(layout: Layout, store: Store, ids: Ids, legs: Legs, mean: float | None) -> SegmentEntry:
+    """A segment of some chunks. ``mean`` of the others' texts; of its own where there are none."""
+    vectors = np.empty((len(ids), store.state.dim), np.float16)
 
+    def texts() -> Iterator[list[str]]:
+        for rows, part in store.rows(ids):
+            vectors[np.searchsorted(ids, rows["id"].to_numpy())] = part
+            yield [passage_text(*row) for row in zip(*(rows[n].to_pylist() for n in _TEXTS), strict=True)]
 
-def _reusable(layout: Layout, whole: tuple[SegmentEntry, ...], live: Ids) -> tuple[list[SegmentEntry], Ids]:
-    """Segments that are worth keeping, and the ids that none of them holds."""
-    kept: list[SegmentEntry] = []
-    held: Ids = np.zeros(0, np.int64)
-    for entry in whole:
-        ids = segment.read_ids(layout, entry)
-        if np.isin(ids, live).mean() > 1 - _MOST_TOMBSTONES:
-            kept.append(entry)
-            held = np.concatenate([held, ids])
-    return kept, np.setdiff1d(live, held)
+    terms = analyse(texts())
+    bm25 = Bm25(k1=legs.k1, b=legs.b, mean=mean or terms.mean)
+    return segment.build(layout, ids, terms, vectors, kind_for(len(ids), legs.dense), bm25)
 
 
 def _sweep(layout: Layout, store: Store) -> None:

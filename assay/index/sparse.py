@@ -1,59 +1,167 @@
-"""The sparse leg of one segment: BM25 over ``assay.text.index_terms``, by bm25s. Scores of all rows, so that a filter binds."""
+"""The sparse leg of one segment: postings of BM25 over ``assay.text.index_terms``.
 
-from collections.abc import Sequence
+The part of BM25 that hangs on other documents, a term's rarity, is not in the files: it is counted over all segments that
+are searched together, so that a chunk's score does not hang on the segment that holds it. The mean length is: all segments
+of a snapshot are built with one, see ``assay.index.snapshot``. Scores are those of Lucene, and of bm25s by default.
+"""
+
+import json
+import multiprocessing
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.errors import IndexFault
+from assay.index import kernels
 from assay.index.dense import Ids, Mask, Scores
-from assay.text import index_terms, query_terms
+from assay.index.files import Buffer, array_of
+from assay.text import Analyser
 
-FILES = ("data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy", "params.index.json", "vocab.index.json")
+ROWS, VALUES, STARTS, VOCABULARY = "sparse.rows.npy", "sparse.values.npy", "sparse.starts.npy", "sparse.terms.json"
+FILES = (ROWS, VALUES, STARTS, VOCABULARY)
+
+_PIECE = 4_000  # texts that a process analyses at a time
+_POOL = 20_000  # from this many texts on, processes are worth their start
 
 
-def build(texts: Sequence[str], folder: Path) -> None:
-    """Write the leg. Row i is ``texts[i]``."""
-    import bm25s
+class Terms(NamedTuple):
+    """Texts as term ids, one after the other, how many each has, and the terms by id."""
 
-    vocabulary: dict[str, int] = {}
-    rows = [[vocabulary.setdefault(term, len(vocabulary)) for term in index_terms(text)] for text in texts]
-    if not vocabulary:  # bm25s cannot index nothing; a term that no query has stands for it
-        vocabulary, rows = {"\x00": 0}, [[0] for _ in texts]
-    index = bm25s.BM25()
-    index.index((rows, vocabulary), show_progress=False)
-    index.save(str(folder), show_progress=False)
+    ids: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    names: list[str]
+
+    @property
+    def mean(self) -> float:
+        """Terms of a text; at least 1, so that it can divide."""
+        return max(1.0, float(self.lengths.mean())) if len(self.lengths) else 1.0
+
+
+class Weighted(NamedTuple):
+    """A query against a segment: where the postings of its terms are, with the most valuable first."""
+
+    begins: Ids
+    ends: Ids
+    weights: Scores
+    highs: Scores
+
+
+def analyse(texts: Iterable[Sequence[str]], processes: int = 2) -> Terms:
+    """Of all texts, given in parts; with ``processes`` where there are many."""
+    places: dict[str, int] = {}
+    ids, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+    for part in _analysed(texts, processes):
+        to = np.array([places.setdefault(name, len(places)) for name in part.names], np.int32)
+        ids.append(to[part.ids])
+        lengths.append(part.lengths)
+    return Terms(np.concatenate(ids), np.concatenate(lengths), list(places))
+
+
+def build(terms: Terms, folder: Path, k1: float, b: float, mean: float) -> None:
+    """Write the leg. Row i is the i-th text; ``mean``: terms of a text, over the collection."""
+    starts, rows, counts = kernels.index_terms(terms.ids, terms.lengths, len(terms.names))
+    values = kernels.saturated(rows, counts, terms.lengths, k1, b, mean)
+    for name, array in ((ROWS, rows), (VALUES, values), (STARTS, starts)):
+        np.save(folder / name, array, allow_pickle=False)
+    (folder / VOCABULARY).write_text(json.dumps(terms.names))
 
 
 class Sparse:
     """A loaded leg; what it finds are positions in its segment."""
 
-    def __init__(self, folder: Path) -> None:
-        import bm25s
-
+    def __init__(self, files: dict[str, Buffer], rows: int) -> None:
+        """Raises ``IndexFault`` where the files are no such leg of that many rows."""
         try:
-            self._index: Any = bm25s.BM25.load(str(folder), load_corpus=False)
-        except (OSError, ValueError, KeyError, TypeError) as e:
+            self._rows = array_of(files[ROWS], np.int32)
+            self._values = array_of(files[VALUES], np.float32)
+            self._starts = array_of(files[STARTS], np.int64)
+            names = json.loads(bytes(files[VOCABULARY]))
+            self._places: dict[str, int] = {name: place for place, name in enumerate(names)}
+        except (ValueError, KeyError, TypeError) as e:
             raise IndexFault("the sparse leg cannot be read") from e
+        whole = len(self._rows) == len(self._values) == self._starts[-1] and len(self._starts) == len(names) + 1
+        if not whole or (len(self._rows) and not 0 <= int(self._rows.min()) <= int(self._rows.max()) < rows):
+            raise IndexFault("the sparse leg's files do not belong together")
+        self._count = rows
+        self._highs = kernels.greatest(self._starts, self._values)
 
-    def __len__(self) -> int:
-        return int(self._index.scores["num_docs"])
+    def __contains__(self, term: object) -> bool:
+        return term in self._places
 
-    def scores(self, query: str) -> Scores:
-        """BM25 of every position; all zero for a query without a known term."""
-        known = query_terms(query, self._index.vocab_dict)
-        if not known:
-            return np.zeros(len(self), np.float32)
-        return np.asarray(self._index.get_scores(known), dtype=np.float32)[: len(self)]
+    def counts(self, alive: Mask | None) -> Ids:
+        """Of each term the rows that have it, and are alive."""
+        return np.diff(self._starts) if alive is None else kernels.living(self._starts, self._rows, alive)
+
+    def place(self, term: str) -> int:
+        """-1 for a term that no row has."""
+        return self._places.get(term, -1)
+
+    def weighted(self, weights: Sequence[tuple[str, float]]) -> Weighted:
+        known = [(self._places[term], weight) for term, weight in weights if term in self._places and weight > 0]
+        places = np.array([place for place, _ in known], np.int64)
+        given = np.array([weight for _, weight in known], np.float32)
+        # By weight, not by what is highest here: the order of a sum decides its last bit, and must be that of all segments.
+        order = np.argsort(-given, kind="stable")
+        places, given = places[order], given[order]
+        return Weighted(self._starts[places], self._starts[places + 1], given, given * self._highs[places])
+
+    def search(self, query: Weighted, k: int, allowed: Mask | None) -> tuple[Ids, Scores]:
+        """The best k allowed positions with a score above 0, best first, ties by position."""
+        if not len(query.begins):
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        mask = _ALL if allowed is None else allowed
+        return kernels.best_sums(
+            self._count, self._rows, self._values, *query, min(k, self._count), mask, allowed is not None
+        )
+
+    def scores(self, query: Weighted, positions: Ids) -> Scores:
+        """BM25 of some positions; 0 where no term matches."""
+        return kernels.sums_at(self._rows, self._values, query.begins, query.ends, query.weights, positions)
+
+    def warm(self) -> None:
+        some = self.weighted([(term, 1.0) for term in list(self._places)[:1]])
+        self.search(some, 1, None)
+        self.scores(some, np.zeros(1, np.int64))
 
 
-def top(scores: NDArray[np.float32], k: int, allowed: Mask | None) -> Ids:
-    """Positions of the best k scores above 0 (bm25s pads with zeros: those match nothing), best first, ties by position."""
-    masked = scores if allowed is None else np.where(allowed, scores, 0)
-    found = np.flatnonzero(masked > 0)
-    if len(found) > k:
-        bound = np.partition(masked[found], len(found) - k)[len(found) - k]
-        found = found[masked[found] >= bound]
-    return found[np.lexsort((found, -masked[found]))][:k]
+_ALL = np.zeros(0, np.bool_)
+
+
+def _analysed(texts: Iterable[Sequence[str]], processes: int) -> Iterator[Terms]:
+    waiting: list[str] = []
+    parts = iter(texts)
+    for part in parts:
+        waiting += part
+        if len(waiting) >= _POOL and processes > 1:
+            break
+    else:
+        yield _terms(waiting)
+        return
+    # Not forked: this process has threads, and locks that a fork would copy as they are.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        running = []
+        for piece in _pieces(waiting, parts):
+            running.append(pool.submit(_terms, piece))
+            if len(running) > 2 * processes:
+                yield running.pop(0).result()
+        for future in running:
+            yield future.result()
+
+
+def _pieces(waiting: list[str], parts: Iterator[Sequence[str]]) -> Iterator[list[str]]:
+    for part in chain([waiting], parts):
+        for start in range(0, len(part), _PIECE):
+            yield list(part[start : start + _PIECE])
+
+
+def _terms(texts: Sequence[str]) -> Terms:
+    analyser = Analyser()
+    rows = [analyser.ids(text) for text in texts]
+    flat = np.fromiter((i for row in rows for i in row), np.int32)
+    return Terms(flat, np.array([len(row) for row in rows], np.int32), list(analyser.vocabulary))

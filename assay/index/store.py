@@ -27,7 +27,8 @@ from assay.index.files import RESTORE, Layout, sync_tree, write_atomic
 
 FORMAT = 2
 _INSTANT = pa.timestamp("us", tz="UTC")
-_FRAGMENTS = 24  # more than this and scans slow down: they are merged on publishing
+_FRAGMENTS = 24  # more small ones than this and scans slow down: they are merged
+_FRAGMENT = 100_000  # rows that are no longer small: merging never writes them again
 
 _DOCUMENTS = pa.schema(
     [
@@ -149,13 +150,24 @@ class Store:
         documents = lance.write_dataset(table, documents.uri, mode="append")
         self._commit(chunks.latest_version, documents.latest_version, self.state.next_id + len(rows))
 
-    def tidy(self) -> None:
-        """Merge small fragments. Versions that an older snapshot may still read stay for an hour."""
+    def delete(self, doc_ids: Collection[str]) -> None:
+        """Take documents out, with all their chunks."""
+        if not doc_ids:
+            return
         chunks, documents = self._chunks(), self._documents()
-        if max(len(chunks.get_fragments()), len(documents.get_fragments())) > _FRAGMENTS:
-            chunks.optimize.compact_files()
-            documents.optimize.compact_files()
-            self._commit(chunks.latest_version, documents.latest_version, self.state.next_id)
+        for dataset in (chunks, documents):
+            dataset.delete(pc.field("doc_id").isin(sorted(doc_ids)))
+        self._commit(chunks.latest_version, documents.latest_version, self.state.next_id)
+
+    def tidy(self) -> bool:
+        """Merge small fragments, where there are many. Versions that an older snapshot may still read stay for an hour."""
+        chunks, documents = self._chunks(), self._documents()
+        if max(sum(f.count_rows() < _FRAGMENT for f in d.get_fragments()) for d in (chunks, documents)) <= _FRAGMENTS:
+            return False
+        for dataset in (chunks, documents):
+            dataset.optimize.compact_files(target_rows_per_fragment=_FRAGMENT)
+        self._commit(chunks.latest_version, documents.latest_version, self.state.next_id)
+        return True
 
     def forget_versions(self, chunks: Collection[int], documents: Collection[int], older_than_s: float) -> None:
         """Delete old versions, and the files that only they need, but for these ones."""
@@ -174,14 +186,15 @@ class Store:
     def ids(self) -> NDArray[np.int64]:
         return np.asarray(self._chunks().to_table(columns=["id"])["id"].to_numpy(), dtype=np.int64)
 
-    @reading()
-    def rows(self, ids: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.float32]]:
-        """Text columns and vectors (float32, as stored: unit to float16) of chunks, in the store's order."""
+    def rows(self, ids: NDArray[np.int64]) -> Iterator[tuple[pa.RecordBatch, NDArray[np.float16]]]:
+        """Text columns and vectors (as stored) of chunks, in parts, in the store's order."""
         columns = ["id", "title", "heading", "text", "vector"]
-        # New ids are the highest: a bound and a mask, where a list of ids would be as long as the answer.
-        table = self._chunks().to_table(columns=columns, filter=pc.field("id") >= int(ids.min()))
-        table = table.filter(pa.array(np.isin(table["id"].to_numpy(), ids)))
-        return table.drop_columns(["vector"]), vectors_of(table["vector"], self.state.dim)
+        with reading():
+            # New ids are the highest: a bound and a mask, where a list of ids would be as long as the answer.
+            for batch in self._chunks().to_batches(columns=columns, filter=pc.field("id") >= int(ids.min())):
+                part = batch.filter(pa.array(np.isin(batch["id"].to_numpy(), ids)))
+                if part.num_rows:
+                    yield part.drop_columns(["vector"]), vectors_of(part["vector"], self.state.dim)
 
     def _chunks(self) -> Any:
         return lance.dataset(self._layout.chunks)
@@ -273,10 +286,9 @@ def _files_of(dataset: Any) -> list[str]:
     return names
 
 
-def vectors_of(column: pa.ChunkedArray, dim: int) -> NDArray[np.float32]:
-    """A vector column as float32, shape (rows, dim)."""
-    flat = [np.asarray(part.flatten().to_numpy(zero_copy_only=False)) for part in column.chunks]
-    return np.concatenate([np.zeros(0, np.float16), *flat]).astype(np.float32).reshape(-1, dim)
+def vectors_of(column: pa.Array, dim: int) -> NDArray[np.float16]:
+    """A vector column, shape (rows, dim)."""
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(-1, dim)
 
 
 def _chunk_rows(entries: Iterable[Entry], first: int, instant: datetime) -> list[dict[str, Any]]:

@@ -7,9 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -17,9 +19,10 @@ import pyarrow as pa
 import pytest
 
 from assay.errors import IndexFault, SetupError
-from assay.index import dense
+from assay.index import segment, sparse
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
+from assay.index.mirror import compact
 from assay.index.parser import Limits, Parser
 from assay.index.snapshot import read_current
 from assay.index.store import Store, read_state
@@ -103,7 +106,8 @@ def test_several_segments_and_tombstones_answer_as_one(tmp_path: Path) -> None:
         assert found(search(r, only)) == ["secret.md"]
     for i in range(9):
         ingest(write(folder, {f"more{i}.md": f"The marker more{i}."}), index, rebuild_rows=0)
-    assert len(read_current(Layout(str(index))).segments) <= 8
+        compact(Layout(str(index)))
+        assert len(read_current(Layout(str(index))).segments) < 4
     assert len(uris(index, "marker")) == 22
 
 
@@ -112,7 +116,7 @@ def test_a_torn_segment_is_left_out_and_the_rest_serves(tmp_path: Path) -> None:
     ingest(folder, index, rebuild_rows=0)
     first = segment_of(index)
     ingest(write(folder, {"new.md": "The marker is a zebra."}), index, rebuild_rows=0)
-    flip(first / "dense.faiss")
+    flip(first / "dense.vectors.npy")
     r = retriever(index)
     result = search(r, SearchQuery(("zebra",), legs=("dense",), top_k=50))
     assert found(result) == ["new.md"]
@@ -245,7 +249,7 @@ def truncate(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [flip, truncate, Path.unlink])
 @pytest.mark.parametrize(
-    ("file", "torn", "whole"), [("dense.faiss", "dense", "sparse"), ("data.csc.index.npy", "sparse", "dense")]
+    ("file", "torn", "whole"), [("dense.vectors.npy", "dense", "sparse"), ("sparse.values.npy", "sparse", "dense")]
 )
 def test_a_torn_leg_is_named_and_the_other_serves(
     tmp_path: Path, harm: object, file: str, torn: str, whole: str
@@ -273,8 +277,8 @@ def test_swapped_files_of_two_segments_are_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     ingest(write(tmp_path / "a", MANY), one)
     ingest(write(tmp_path / "b", {k: v.replace("word", "other") for k, v in MANY.items()}), two)
-    shutil.copy(segment_of(two) / "dense.faiss", segment_of(one) / "dense.faiss")
-    assert "dense.faiss" in retriever(one).reasons[0]
+    shutil.copy(segment_of(two) / "dense.vectors.npy", segment_of(one) / "dense.vectors.npy")
+    assert "dense.vectors.npy" in retriever(one).reasons[0]
 
 
 def test_torn_ids_leave_nothing_to_serve_and_say_so(tmp_path: Path) -> None:
@@ -379,7 +383,7 @@ def test_rebuilding_does_not_make_a_damaged_store_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1000])
-@pytest.mark.parametrize("file", ["dense.faiss", "data.csc.index.npy", "ids.npy"])
+@pytest.mark.parametrize("file", ["dense.vectors.npy", "sparse.values.npy", "ids.npy"])
 def test_a_plain_run_mends_torn_legs_and_they_are_taken_up(tmp_path: Path, file: str, rows: int) -> None:
     folder, index = write(tmp_path / "a", MANY), tmp_path / "index"
     ingest(folder, index, rebuild_rows=0)
@@ -400,7 +404,7 @@ def test_a_plain_run_mends_torn_legs_and_they_are_taken_up(tmp_path: Path, file:
 def test_files_that_are_put_back_are_taken_up(tmp_path: Path) -> None:
     index = tmp_path / "index"
     ingest(write(tmp_path / "a", MANY), index)
-    path = segment_of(index) / "dense.faiss"
+    path = segment_of(index) / "dense.vectors.npy"
     data = path.read_bytes()
     truncate(path)
     r = retriever(index)
@@ -435,10 +439,23 @@ def test_a_retriever_of_the_last_snapshot_outlives_the_next(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("rows", [4, 4000])
-def test_a_full_disk_under_faiss_is_an_error_of_the_system(tmp_path: Path, rows: int) -> None:
-    (tmp_path / "dense.faiss").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"dense\.faiss cannot be written"):
-        dense.build(np.ones((rows, 64), np.float32), tmp_path)
+@pytest.mark.parametrize("file", ["dense.vectors.npy", "sparse.values.npy", "sparse.terms.json", "ids.npy"])
+def test_a_full_disk_under_a_leg_is_an_error_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, file: str
+) -> None:
+    real = tempfile.mkdtemp
+
+    def full(**where: Any) -> str:
+        folder = real(**where)
+        (Path(folder) / file).symlink_to("/dev/full")
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    terms = sparse.analyse([[f"some words and word{i}" for i in range(rows)]])
+    bm25 = segment.Bm25(k1=1.5, b=0.75, mean=3)
+    with pytest.raises(OSError, match=r"No space left|requested and 0 written"):
+        segment.build(Layout(str(tmp_path)), np.arange(rows), terms, np.ones((rows, 64), np.float16), "flat", bm25)
+    assert list((tmp_path / "segments").iterdir()) == []
 
 
 # ---- real files -----------------------------------------------------------------------------------------------------

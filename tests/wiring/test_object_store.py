@@ -225,12 +225,12 @@ def test_damage_in_the_mirror_heals_by_itself(uri: str, tmp_path: Path) -> None:
     ingest(write(tmp_path / "a", LION), uri)
     retriever(uri)
     layout = Layout(uri, reading=True)
-    leg = next(layout.segments.glob("*/dense.faiss"))
+    leg = next(layout.segments.glob("*/dense.vectors.npy"))
     data = bytearray(leg.read_bytes())
     data[-1] ^= 1
     leg.write_bytes(data)
     r = retriever(uri)
-    assert r.reasons and "dense.faiss" in r.reasons[0]
+    assert r.reasons and "dense.vectors.npy" in r.reasons[0]
     assert r.reload() and r.reasons == ()
 
 

@@ -37,11 +37,12 @@ def ingest(
     bucket: str = "docs",
     encoder: WordEncoder | None = None,
     rebuild_rows: int = REBUILD_ROWS,
+    rebuild: bool = False,
 ) -> Report:
     encoder = encoder or WordEncoder()
     sources = find_sources([folder], folder)
     return Ingestion(Layout(str(index)), bucket, sources, encoder, encoder.embed_now, DirectParser()).run(
-        rebuild_rows=rebuild_rows
+        rebuild=rebuild, rebuild_rows=rebuild_rows
     )
 
 

@@ -1,0 +1,33 @@
+"""``compact``: what many small ingestions left, merged. Searches go on meanwhile, and find the same."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from assay.config import IndexConfig
+from assay.errors import AssayError
+
+EXIT_FAULT = 1
+
+
+def compact(
+    index: Annotated[str, typer.Option(help="Folder or URI of the index.", envvar="ASSAY_INDEX")] = IndexConfig().uri,
+) -> None:
+    """Check every byte of an index, and merge small segments, deleted rows and small files. ``ingest`` ends with this too.
+
+    Exit status: 0 all is well, 1 fault.
+    """
+    from assay.index import mirror
+    from assay.index.files import Layout
+
+    notes = Console(stderr=True)
+    try:
+        manifest = mirror.compact(Layout(index))
+    except AssayError as fault:
+        notes.print(str(fault), style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(EXIT_FAULT) from None
+    if manifest is None:
+        typer.echo("nothing has been published yet")
+    else:
+        typer.echo(f"{manifest.chunks} passages in {len(manifest.segments)} segments, index {manifest.id}")

@@ -1,0 +1,35 @@
+"""``delete``: documents out of an index. Searches that begin after it has ended, and a reload, find nothing of them."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from assay.config import IndexConfig
+from assay.errors import AssayError
+
+EXIT_FAULT = 1
+
+
+def delete(
+    documents: Annotated[list[str], typer.Argument(help="URIs as search shows them, or ids: doc_...")],
+    index: Annotated[str, typer.Option(help="Folder or URI of the index.", envvar="ASSAY_INDEX")] = IndexConfig().uri,
+    bucket: Annotated[str, typer.Option(help="The bucket that they belong to.")] = "default",
+) -> None:
+    """Delete documents from an index, and publish it without them: all that are named, or none.
+
+    Exit status: 0 they are gone, 1 one is not there, or a fault.
+    """
+    from assay.index.files import Layout
+    from assay.index.mirror import compact
+    from assay.index.remove import remove
+
+    notes = Console(stderr=True)
+    try:
+        layout = Layout(index)
+        version = remove(layout, bucket, documents).id
+        typer.echo(f"bucket {bucket}: {len(set(documents))} deleted, index {version}")
+        compact(layout)
+    except AssayError as fault:
+        notes.print(str(fault), style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(EXIT_FAULT) from None

@@ -1,0 +1,310 @@
+"""The inner loops of both legs, compiled by numba on first use (then from its cache) and run without the interpreter's lock.
+
+Vectors are stored as float16 and compared as float32: half the memory traffic, and the conversion is three operations on
+integers, which compilers vectorise (numba has no float16 on CPUs).
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Float = NDArray[np.float32]
+Int = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+BLOCK = 16_384  # rows whose scores are summed at a time: 64 KiB, which stay in a core's own cache
+
+
+@njit(inline="always")
+def _wide(half):  # type: ignore[no-untyped-def]
+    """A finite float16, given as its bits, as float32: its exponent is 112 short of where float32 expects it."""
+    bits = np.uint32(half)
+    magnitude = np.uint32((bits & np.uint32(0x7FFF)) << np.uint32(13)).view(np.float32) * np.float32(2.0**112)
+    return -magnitude if bits & np.uint32(0x8000) else magnitude
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _dot(vectors, at, query):  # type: ignore[no-untyped-def]
+    total = np.float32(0)
+    for i in range(len(query)):
+        total += _wide(vectors[at, i]) * query[i]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def dots(vectors, at, query):  # type: ignore[no-untyped-def]
+    """Inner products of a float32 vector with the float16 rows (as uint16) at some places."""
+    out = np.empty(len(at), np.float32)
+    for i in range(len(at)):
+        out[i] = _dot(vectors, at[i], query)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def dots_all(vectors, query):  # type: ignore[no-untyped-def]
+    out = np.empty(len(vectors), np.float32)
+    for i in range(len(vectors)):
+        out[i] = _dot(vectors, i, query)
+    return out
+
+
+# ---- a heap of the best k: its root is the worst of them, ties lose to the lower row -------------------------------------
+
+
+@njit(inline="always")
+def _worse(scores, rows, a, b):  # type: ignore[no-untyped-def]
+    return scores[a] < scores[b] or (scores[a] == scores[b] and rows[a] > rows[b])
+
+
+@njit(nogil=True, cache=True)
+def _sink(scores, rows, size, at):  # type: ignore[no-untyped-def]
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            return
+        if child + 1 < size and _worse(scores, rows, child + 1, child):
+            child += 1
+        if not _worse(scores, rows, child, at):
+            return
+        scores[at], scores[child] = scores[child], scores[at]
+        rows[at], rows[child] = rows[child], rows[at]
+        at = child
+
+
+@njit(nogil=True, cache=True)
+def _offer(scores, rows, size, k, score, row):  # type: ignore[no-untyped-def]
+    """The heap's new size."""
+    if size < k:
+        at = size
+        scores[at], rows[at] = score, row
+        while at and _worse(scores, rows, at, (at - 1) // 2):
+            up = (at - 1) // 2
+            scores[at], scores[up] = scores[up], scores[at]
+            rows[at], rows[up] = rows[up], rows[at]
+            at = up
+        return size + 1
+    if score > scores[0] or (score == scores[0] and row < rows[0]):
+        scores[0], rows[0] = score, row
+        _sink(scores, rows, size, 0)
+    return size
+
+
+@njit(nogil=True, cache=True)
+def _ordered(scores, rows, size):  # type: ignore[no-untyped-def]
+    """Best first: the worst is taken off the heap to its end, again and again."""
+    left = size
+    while left > 1:
+        left -= 1
+        scores[0], scores[left] = scores[left], scores[0]
+        rows[0], rows[left] = rows[left], rows[0]
+        _sink(scores, rows, left, 0)
+    return rows[:size].copy(), scores[:size].copy()
+
+
+# ---- dense -------------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def scan(vectors, positions, starts, centroids, query, k, allowed, wanted):  # type: ignore[no-untyped-def]
+    """The best k rows of the lists (slots ``starts[l]:starts[l + 1]``), the nearest list first, until ``wanted`` allowed rows
+    were seen (any, where ``allowed`` is empty).
+
+    ``positions[slot]`` is the position of a row. Returns positions and inner products, best first.
+    """
+    filtered = len(allowed) > 0
+    lists = len(starts) - 1
+    order, near, left = np.arange(lists), np.zeros(lists, np.float32), lists
+    if lists > 1:
+        for number in range(lists):
+            near[number] = -_dot(centroids, number, query)  # the heap's root is its least
+        for at in range(lists // 2 - 1, -1, -1):
+            _sink(near, order, lists, at)
+    scores, found, size, seen = np.empty(k, np.float32), np.empty(k, np.int64), 0, 0
+    while left and seen < wanted:
+        here = order[0]
+        for slot in range(starts[here], starts[here + 1]):
+            position = positions[slot]
+            if not filtered or allowed[position]:
+                seen += 1
+                size = _offer(scores, found, size, k, _dot(vectors, slot, query), position)
+        left -= 1
+        near[0], order[0] = near[left], order[left]
+        _sink(near, order, left, 0)
+    return _ordered(scores, found, size)
+
+
+@njit(nogil=True, cache=True)
+def best_of(positions, values, k):  # type: ignore[no-untyped-def]
+    """The best k of some scored positions, best first."""
+    k = min(k, len(positions))
+    scores, found, size = np.empty(k, np.float32), np.empty(k, np.int64), 0
+    for i in range(len(positions)):
+        size = _offer(scores, found, size, k, values[i], positions[i])
+    return _ordered(scores, found, size)
+
+
+# ---- sparse ------------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def index_terms(terms, lengths, vocabulary):  # type: ignore[no-untyped-def]
+    """Postings from the documents' term ids, one document after the other: for each term, ascending, the rows and how often.
+
+    Returns ``starts`` (vocabulary + 1), ``rows`` and ``counts``.
+    """
+    last, starts = np.full(vocabulary, -1, np.int64), np.zeros(vocabulary + 1, np.int64)
+    at = 0
+    for row in range(len(lengths)):
+        for _ in range(lengths[row]):
+            term = terms[at]
+            at += 1
+            if last[term] != row:
+                last[term] = row
+                starts[term + 1] += 1
+    for term in range(vocabulary):
+        starts[term + 1] += starts[term]
+    fill, at = starts[:-1].copy(), 0
+    last[:] = -1
+    rows, counts = np.empty(starts[-1], np.int32), np.zeros(starts[-1], np.int32)
+    for row in range(len(lengths)):
+        for _ in range(lengths[row]):
+            term = terms[at]
+            at += 1
+            if last[term] != row:
+                last[term] = row
+                rows[fill[term]] = row
+                fill[term] += 1
+            counts[fill[term] - 1] += 1
+    return starts, rows, counts
+
+
+@njit(nogil=True, cache=True)
+def saturated(rows, counts, lengths, k1, b, average):  # type: ignore[no-untyped-def]
+    """The part of BM25 that needs no other document: tf / (tf + k1 (1 - b + b length / average))."""
+    out = np.empty(len(rows), np.float32)
+    for i in range(len(rows)):
+        norm = k1 * (1 - b + b * lengths[rows[i]] / average)
+        out[i] = counts[i] / (counts[i] + norm)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def greatest(starts, values):  # type: ignore[no-untyped-def]
+    """Of each term the highest value."""
+    out = np.zeros(len(starts) - 1, np.float32)
+    for term in range(len(out)):
+        high = np.float32(0)
+        for i in range(starts[term], starts[term + 1]):
+            high = max(high, values[i])
+        out[term] = high
+    return out
+
+
+@njit(nogil=True, cache=True)
+def living(starts, rows, alive):  # type: ignore[no-untyped-def]
+    """Of each term the number of living rows."""
+    out = np.zeros(len(starts) - 1, np.int64)
+    for term in range(len(out)):
+        for i in range(starts[term], starts[term + 1]):
+            out[term] += alive[rows[i]]
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _seek(rows, low, high, row):  # type: ignore[no-untyped-def]
+    """The first place in [low, high) with a row that is not below ``row``; steps double, since it is mostly near."""
+    step = 1
+    while low + step < high and rows[low + step] < row:
+        low += step
+        step *= 2
+    high = min(high, low + step + 1)
+    while low < high:
+        middle = (low + high) // 2
+        if rows[middle] < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
+def sums_at(rows, values, begins, ends, weights, wanted):  # type: ignore[no-untyped-def]
+    """BM25 of some rows, in any order: of each term, the most valuable first, its weight times its value."""
+    out = np.zeros(len(wanted), np.float32)
+    for t in range(len(begins)):
+        for i in range(len(wanted)):
+            at = _seek(rows, begins[t], ends[t], wanted[i])
+            if at < ends[t] and rows[at] == wanted[i]:
+                out[i] += weights[t] * values[at]
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _in_order(sums, touched, marked):  # type: ignore[no-untyped-def]
+    """Sorts the places with a sum: few by themselves, many by looking at all."""
+    if marked < BLOCK // 64:
+        touched[:marked].sort()
+        return marked
+    marked = 0
+    for place in range(BLOCK):
+        if sums[place] != 0:
+            touched[marked] = place
+            marked += 1
+    return marked
+
+
+@njit(nogil=True, cache=True)
+def best_sums(count, rows, values, begins, ends, weights, highs, k, allowed, filtered):  # type: ignore[no-untyped-def]
+    """The best k rows of ``count`` by BM25 above 0: rows and scores, best first, ties by row.
+
+    Terms come with the most valuable first (``highs``, descending: the most that each can give). Once k rows are
+    found, the last terms cannot lift a row that has none of the others over the worst of those: their lists are only
+    asked about rows that the others found (MaxScore, Turtle and Flood 1995), block of rows by block of rows.
+    """
+    terms = len(begins)
+    scores, found, size = np.empty(k, np.float32), np.empty(k, np.int64), 0
+    sums, touched = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.int64)
+    at = begins.copy()
+    below = np.zeros(terms + 1)  # what the terms from t on can give together
+    for t in range(terms - 1, -1, -1):
+        below[t] = below[t + 1] + highs[t]
+    for first in range(0, count, BLOCK):
+        end = min(count, first + BLOCK)
+        essential = terms
+        if size == k:
+            while essential > 0 and below[essential - 1] * 1.00001 <= scores[0]:
+                essential -= 1
+        marked = 0
+        for t in range(essential):
+            i, weight = at[t], weights[t]
+            while i < ends[t] and rows[i] < end:
+                place = rows[i] - first
+                if sums[place] == 0:
+                    if filtered and not allowed[rows[i]]:
+                        i += 1
+                        continue
+                    touched[marked] = place
+                    marked += 1
+                sums[place] += weight * values[i]
+                i += 1
+            at[t] = i
+        if essential < terms and marked:
+            marked = _in_order(sums, touched, marked)
+            for t in range(essential, terms):
+                i, weight = at[t], weights[t]
+                for m in range(marked):
+                    place = touched[m]
+                    if size == k and sums[place] + below[t] * 1.00001 < scores[0]:
+                        continue
+                    i = _seek(rows, i, ends[t], first + place)
+                    if i == ends[t]:
+                        break
+                    if rows[i] == first + place:
+                        sums[place] += weight * values[i]
+                at[t] = i
+        for m in range(marked):
+            place = touched[m]
+            if size < k or sums[place] >= scores[0]:
+                size = _offer(scores, found, size, k, sums[place], first + place)
+            sums[place] = 0
+    return _ordered(scores, found, size)

@@ -1,0 +1,245 @@
+"""The legs against brute force: what is found, under any filter, in one segment or in several."""
+
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from assay.errors import IndexFault
+from assay.index import dense, files, sparse
+from assay.index.dense import Dense
+from assay.index.files import Layout, describe, read_checked
+from assay.index.mirror import compact
+from assay.index.reader import Reader
+from assay.index.snapshot import read_current
+from assay.index.sparse import Sparse
+from assay.text import index_terms
+from tests.wiring.index.builders import ingest, write
+
+ROWS, DIM = 6_000, 32
+WORDS = [f"w{i}" for i in range(300)]
+
+
+def loaded(leg: type[Dense] | type[Sparse], folder: Path, rows: int) -> Dense | Sparse:
+    return leg({name: read_checked(folder / name, e) for name, e in describe(folder).items()}, rows)
+
+
+def unit(vectors: NDArray[np.float64]) -> NDArray[np.float32]:
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> NDArray[np.float16]:
+    """In clumps, as texts are; row i is of clump i % 60."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(60, DIM))
+    return unit(centres[np.arange(ROWS) % 60] + 0.4 * rng.normal(size=(ROWS, DIM))).astype(np.float16)
+
+
+@pytest.fixture(scope="module", params=["flat", "ivf"])
+def leg(
+    request: pytest.FixtureRequest, vectors: NDArray[np.float16], tmp_path_factory: pytest.TempPathFactory
+) -> Dense:
+    folder = tmp_path_factory.mktemp(request.param)
+    dense.build(vectors, folder, request.param)
+    built = loaded(Dense, folder, ROWS)
+    assert isinstance(built, Dense)
+    return built
+
+
+def best(scores: NDArray[np.float32], k: int, allowed: NDArray[np.bool_]) -> list[int]:
+    rows = np.flatnonzero(allowed)
+    return rows[np.lexsort((rows, -scores[rows]))][:k].tolist()
+
+
+@pytest.mark.parametrize("share", [1, 0.5, 0.3, 0.1, 0.01, 0.001])
+@pytest.mark.parametrize("spread", ["evenly", "by subject"])
+def test_a_filter_binds_and_recall_holds(leg: Dense, vectors: NDArray[np.float16], share: float, spread: str) -> None:
+    rng = np.random.default_rng(1)
+    found = wanted = 0
+    for query in vectors[rng.integers(ROWS, size=30)].astype(np.float32):
+        scores = vectors.astype(np.float32) @ query
+        # By subject: what is allowed are the clumps that the query is farthest from.
+        far = np.array([scores[clump::60].mean() for clump in range(60)])[np.arange(ROWS) % 60]
+        by = rng.random(ROWS) if spread == "evenly" else far + 1e-6 * rng.random(ROWS)
+        allowed = by <= np.quantile(by, share)
+        positions, cosines = leg.search(query, 100, allowed, int(allowed.sum()))
+        exact = best(scores, 100, allowed)
+        assert len(positions) == len(set(positions.tolist())) == len(exact), (
+            "a narrow filter is no reason to find fewer"
+        )
+        assert allowed[positions].all()
+        assert np.allclose(cosines, scores[positions], atol=1e-5)
+        assert (np.diff(cosines) <= 0).all()
+        found += len(set(positions[:10].tolist()) & set(exact[:10]))
+        wanted += min(10, len(exact))
+    assert found >= 0.95 * wanted
+
+
+def test_without_a_filter(leg: Dense, vectors: NDArray[np.float16]) -> None:
+    query = vectors[7].astype(np.float32)
+    positions, cosines = leg.search(query, ROWS + 50, None, ROWS)
+    assert positions[0] == 7
+    assert cosines[0] == pytest.approx(1, abs=1e-3)
+    assert len(set(positions.tolist())) == ROWS
+    assert np.allclose(leg.cosines(query, positions), cosines, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, -1.0, 6e-8, -5e-6, 0.333, 60000.0])
+def test_halves_are_read_as_numpy_reads_them(value: float, tmp_path: Path) -> None:
+    vectors = np.full((3, 1), value, np.float16)
+    dense.build(vectors, tmp_path, "flat")
+    built = loaded(Dense, tmp_path, 3)
+    assert isinstance(built, Dense)
+    assert built.cosines(np.ones(1, np.float32), np.arange(3)).tolist() == [float(np.float16(value))] * 3
+
+
+# ---- sparse ---------------------------------------------------------------------------------------------------------
+
+
+def some_texts(count: int, seed: int = 0) -> list[str]:
+    """Word frequencies as in language: few are everywhere, many are rare."""
+    rng = np.random.default_rng(seed)
+    odds = 1 / np.arange(1, len(WORDS) + 1)
+    lengths = rng.integers(3, 40, size=count)
+    return [" ".join(rng.choice(WORDS, size=n, p=odds / odds.sum())) for n in lengths]
+
+
+def test_scores_are_those_of_bm25s(tmp_path: Path) -> None:
+    texts = some_texts(2_000)
+    terms = sparse.analyse([texts[:700], texts[700:]])
+    sparse.build(terms, tmp_path, 1.5, 0.75, terms.mean)
+    leg = loaded(Sparse, tmp_path, len(texts))
+    assert isinstance(leg, Sparse)
+    theirs = bm25s.BM25()
+    theirs.index([index_terms(text) for text in texts], show_progress=False)
+    counts = leg.counts(None)
+    for query in (["w0"], ["w1", "w250"], ["w3", "w3", "w40", "w90", "w7"], WORDS[:30]):
+        rarity = {t: np.log(1 + (2_000 - counts[leg.place(t)] + 0.5) / (counts[leg.place(t)] + 0.5)) for t in query}
+        asked = leg.weighted([(t, query.count(t) * rarity[t]) for t in rarity])
+        expected = theirs.get_scores(query)
+        assert np.allclose(leg.scores(asked, np.arange(2_000)), expected, rtol=1e-5, atol=1e-6)
+        own = leg.scores(asked, np.arange(2_000))
+        for share in (1, 0.3, 0.01, 0):
+            allowed = np.random.default_rng(2).random(2_000) < share
+            for k in (1, 10, 3_000):
+                positions, scores = leg.search(asked, k, allowed)
+                assert positions.tolist() == [p for p in best(own, k, allowed) if own[p] > 0]
+                assert scores.tolist() == own[positions].tolist()
+
+
+def test_many_rows_are_pruned_and_still_right(tmp_path: Path) -> None:
+    """More than one block of rows, so that the common terms become ones that are only asked about."""
+    texts = some_texts(40_000, 3)
+    terms = sparse.analyse([texts], processes=1)
+    sparse.build(terms, tmp_path, 1.2, 0.5, terms.mean)
+    leg = loaded(Sparse, tmp_path, len(texts))
+    assert isinstance(leg, Sparse)
+    counts = leg.counts(None)
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        query = rng.choice(WORDS, size=6, replace=False)
+        asked = leg.weighted([(t, float(np.log(40_000 / counts[leg.place(t)]))) for t in query])
+        own = leg.scores(asked, np.arange(40_000))
+        for allowed in (None, rng.random(40_000) < 0.2):
+            mask = np.ones(40_000, bool) if allowed is None else allowed
+            assert leg.search(asked, 10, allowed)[0].tolist() == best(own, 10, mask)
+
+
+def test_processes_analyse_as_one_does() -> None:
+    texts = [*some_texts(20_500), "東京は日本の首都です", "Der Mieter zahlt die Miete und der Vermieter nicht"]
+    many, one = (sparse.analyse([texts[:9_000], texts[9_000:]], processes=n) for n in (2, 1))
+    for terms in (many, one):
+        rows = np.split(terms.ids, np.cumsum(terms.lengths)[:-1])
+        for text, row in list(zip(texts, rows, strict=True))[::1000] + list(zip(texts, rows, strict=True))[-2:]:
+            assert [terms.names[i] for i in row] == index_terms(text)
+
+
+# ---- segments -------------------------------------------------------------------------------------------------------
+
+
+def scores_of(index: Path) -> dict[str, dict[str, float]]:
+    """Of some queries, for every document that they match."""
+    reader = Reader(Layout(str(index)), read_current(Layout(str(index))))
+    names = [chunk.uri for chunk in reader.chunks(np.arange(len(reader.ids)))]
+    found = {}
+    for query in ("w0", "w5 w17 w200", "w1 w1 w299 w4"):
+        asked = reader.sparse_query(query)
+        rows, scores = reader.search_sparse(asked, 1_000, None)
+        assert scores.tolist() == reader.bm25(asked, rows).tolist()
+        found[query] = {names[row]: score for row, score in zip(rows, scores.tolist(), strict=True)}
+    return found
+
+
+def test_a_score_does_not_hang_on_the_segment(tmp_path: Path) -> None:
+    """Rarity is counted over all segments, deleted rows apart, and one mean length serves all, until texts have changed."""
+    texts = {f"{i:03}.txt": text for i, text in enumerate(some_texts(200))}
+    one, many = tmp_path / "one", tmp_path / "many"
+    ingest(write(tmp_path / "a", texts), one)
+    folder = tmp_path / "b"
+    ingest(write(folder, {name: f"{texts[name]} zebra" for name in list(texts)[:20]}), many)
+    for start in range(0, 200, 50):
+        ingest(
+            write(folder, {n: t for n, t in texts.items() if start <= int(n[:3]) < start + 50}), many, rebuild_rows=0
+        )
+    reader = Reader(Layout(str(many)), read_current(Layout(str(many))))
+    used = {s.segment.entry.bm25.mean for s in reader.segments}
+    assert len(reader.segments) >= 4
+    assert len(used) == 1
+    mean = read_current(Layout(str(one))).segments[0].bm25.mean
+    assert abs(used.pop() - mean) < 0.2 * mean
+    exact, apart = scores_of(one), scores_of(many)
+    for query, scores in exact.items():
+        assert apart[query].keys() == scores.keys()
+        assert all(apart[query][uri] == pytest.approx(score, rel=0.2) for uri, score in scores.items())
+    ingest(folder, many, rebuild=True)
+    assert scores_of(many) == exact
+
+
+def test_a_drifted_mean_is_corrected(tmp_path: Path) -> None:
+    folder, index = tmp_path / "a", tmp_path / "index"
+    ingest(write(folder, {f"{i}.txt": f"w{i} w1" for i in range(30)}), index, rebuild_rows=0)
+    ingest(write(folder, {f"long{i}.txt": "w1 w2 " * 20 for i in range(30)}), index, rebuild_rows=0)
+    layout = Layout(str(index))
+    assert [s.bm25.mean for s in read_current(layout).segments] == [3, 3]
+    compact(layout)
+    assert [s.bm25.mean for s in read_current(layout).segments] == [22]
+    before = read_current(layout)
+    assert compact(layout) == before, "nothing is left to do"
+
+
+def test_what_was_loaded_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, index = tmp_path / "a", tmp_path / "index"
+    ingest(write(folder, {f"{i}.txt": t for i, t in enumerate(some_texts(50))}), index, rebuild_rows=0)
+    before = Reader(Layout(str(index)), read_current(Layout(str(index))))
+    ingest(write(folder, {"new.txt": "w1 zebra"}), index, rebuild_rows=0)
+    seen: list[str] = []
+
+    def fault_of(path: Path, expected: dict[str, Any]) -> str | None:
+        seen.append(path.name)
+        return files.fault_of(path, expected)
+
+    monkeypatch.setattr("assay.index.reader.fault_of", fault_of)
+    after = Reader(Layout(str(index)), read_current(Layout(str(index))), before)
+    assert after.segments[0].segment is before.segments[0].segment
+    old = {Path(name).name for name in before.manifest.files} & {Path(name).name for name in after.manifest.files}
+    assert old
+    assert seen
+    assert not old & set(seen)
+
+
+def test_a_file_of_a_leg_that_is_whole_but_of_another_leg_is_refused(tmp_path: Path) -> None:
+    for name, rows in (("a", 3), ("b", 4)):
+        (tmp_path / name).mkdir()
+        dense.build(np.ones((rows, 4), np.float16), tmp_path / name, "flat")
+    whole = {n: read_checked(tmp_path / "a" / n, e) for n, e in describe(tmp_path / "a").items()}
+    other = {n: read_checked(tmp_path / "b" / n, e) for n, e in describe(tmp_path / "b").items()}
+    for name in dense.FILES:
+        if name != dense.CENTRES:
+            with pytest.raises(IndexFault):
+                Dense({**whole, name: other[name]}, 3)
+    with pytest.raises(IndexFault):
+        Dense(whole, 4)

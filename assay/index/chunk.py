@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.index.parsed import Kind, Parsed
+from assay.index.parsed import Format, Kind, Parsed
 from assay.sentences import sentences
 
 # MiniLM reads 256 tokens: the passage, and before it its title and headings.
@@ -21,6 +21,7 @@ _PREFIX = 64  # tokens of title and headings, counted without the tokenizer: sig
 _TOKEN = re.compile(r"[^\W\x00-\u024f]|\w{1,5}|[^\w\s]")
 _SMALL = 60  # sections with less than this join a neighbour under the same heading
 _HEADER_CHARS = 200
+_APART: frozenset[Format] = frozenset(["xlsx", "pptx", "epub", "eml", "msg", "json"])  # top headings are things to cite
 _CELLS = re.compile(r"(?<!\\)\|")
 
 
@@ -67,7 +68,7 @@ def chunk(parsed: Parsed, token_starts: NDArray[np.int64], budget: int = BUDGET)
     packed = [piece for section in _sections(parsed) for piece in _pack(section, parsed.text, starts, budget)]
     return [
         Passage(p.start, p.end, _names(p), p.page + 1 if parsed.pages else None, p.hidden)
-        for p in _merge(packed, starts, budget)
+        for p in _merge(packed, starts, budget, apart=parsed.format in _APART)
     ]
 
 
@@ -197,12 +198,13 @@ def _cut(text: str, start: int, end: int, starts: list[int], budget: int) -> Ite
     yield from _divide(text, start, end, starts, max(budget, last - first), ())
 
 
-def _merge(pieces: list[_Piece], starts: list[int], budget: int) -> Iterator[_Piece]:
-    """Small neighbours become one passage under the headings that they share; their own heading lines are inside it."""
+def _merge(pieces: list[_Piece], starts: list[int], budget: int, *, apart: bool) -> Iterator[_Piece]:
+    """Small neighbours become one passage under the headings that they share; their own heading lines are inside it.
+    ``apart``: only where they do share one, as sheets and chapters do not."""
     current: _Piece | None = None
     for piece in pieces:
-        if current is not None and _mergeable(current, piece, starts, budget):
-            shared = _shared(current.path, piece.path)
+        shared = _shared(current.path, piece.path) if current is not None else ()
+        if current is not None and (shared or not apart) and _mergeable(current, piece, starts, budget):
             begin = current.start if current.path == shared else current.top
             current = replace(current, start=begin, end=piece.end, path=shared)
             continue

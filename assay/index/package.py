@@ -2,6 +2,7 @@
 
 import io
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -95,8 +96,8 @@ def decrypted(data: bytes, passwords: Sequence[str]) -> bytes | None:
             if not ole.exists("EncryptedPackage"):
                 return None
         file = msoffcrypto.OfficeFile(io.BytesIO(data))
-    except (OSError, msoffcrypto.exceptions.FileFormatError) as e:
-        raise ParseFault(f"the file cannot be read ({e})", "malformed") from None
+    except (OSError, ValueError, TypeError, IndexError, struct.error, msoffcrypto.exceptions.FileFormatError) as e:
+        raise ParseFault(f"the file is no readable office file ({type(e).__name__})", "malformed") from None
     for password in (*passwords, "VelvetSweatshop"):  # what Excel encrypts with where it only forbids changes
         out = io.BytesIO()
         try:

@@ -88,6 +88,7 @@ class Parser:
             root = str(Path(assay.__file__).parents[1])
             # No secrets of the parent, and a session of its own: Ctrl-C is for the parent, which then ends the child.
             kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")}
+            kept["OPENBLAS_NUM_THREADS"] = "1"  # openpyxl imports numpy, whose threads each claim memory of the limit
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "assay.index.child", str(self._limits.memory_bytes)],
                 stdin=subprocess.PIPE,

@@ -14,6 +14,7 @@ from assay.errors import IndexFault, NotFound
 from assay.index.catalog import Catalog
 from assay.index.dense import Ids, Mask, Scores
 from assay.index.files import REPAIR, RESTORE, Buffer, Layout, fault_of, in_threads, read_checked
+from assay.index.passages import COLUMNS
 from assay.index.segment import FileEntry, Placed, Segment, Torn
 from assay.index.snapshot import Manifest
 from assay.index.sparse import Weighted
@@ -23,7 +24,6 @@ from assay.types import Chunk
 
 _Checked = tuple[FileEntry, tuple[int, ...] | None]
 _SELECTIONS = 64  # filters whose masks are kept for each segment
-_COLUMNS = ["id", "doc_id", "bucket", "title", "uri", "text", "start", "end", "ordinal", "heading", "page", "hidden"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +151,18 @@ class Reader:
 
     def chunks(self, rows: Ids) -> list[Chunk]:
         """In the order of the rows."""
-        if not len(rows):
-            return []
+        found: dict[int, Chunk] = {}
+        segments, positions = self._place[0][rows], self._place[1][rows]
+        for number in set(segments.tolist()):
+            here = segments == number
+            passages = self.segments[number].segment.passages if number >= 0 else None
+            held = self._stored(rows[here]) if passages is None else passages.at(positions[here])
+            found.update(zip(rows[here].tolist(), held, strict=True))
+        return [found[row] for row in rows.tolist()]
+
+    def _stored(self, rows: Ids) -> list[Chunk]:
         with reading():
-            found = self._chunks.take(self.catalog.offsets[rows].tolist(), columns=_COLUMNS).to_pylist()
+            found = self._chunks.take(self.catalog.offsets[rows].tolist(), columns=list(COLUMNS)).to_pylist()
         return [Chunk(**{**row, "heading": tuple(row["heading"])}) for row in found]
 
     def document(self, doc_id: str) -> str:

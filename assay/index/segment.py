@@ -1,7 +1,8 @@
 """One immutable segment: the same chunks in both legs, and the ids of their rows. Derived from the store, never changed."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,9 +10,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from assay.errors import IndexFault
-from assay.index import dense, sparse
+from assay.index import dense, passages, sparse
 from assay.index.dense import Dense, Ids, Kind, Mask
 from assay.index.files import REPAIR, Buffer, Layout, array_of, describe, folder_atomic, read_checked
+from assay.index.passages import Passages
 from assay.index.sparse import Sparse, Terms
 
 IDS = "ids.npy"
@@ -27,7 +29,8 @@ class FileEntry(BaseModel):
 
 
 class Torn(NamedTuple):
-    """What a snapshot serves without: a leg of a segment, or a whole segment (``leg`` is None)."""
+    """What a snapshot serves without: a leg of a segment, or a whole segment (``leg`` is None); ``passages`` of one are
+    slower to get without their file, and as right."""
 
     leg: str | None
     reason: str
@@ -58,20 +61,34 @@ class SegmentEntry(BaseModel):
     files: dict[str, FileEntry]
 
 
-def build(layout: Layout, ids: Ids, terms: Terms, vectors: NDArray[np.float16], kind: Kind, bm25: Bm25) -> SegmentEntry:
-    """Write a segment's folder, whole or not at all. Row i of all is the chunk ``ids[i]``; ids ascend."""
+class Content(NamedTuple):
+    """Of the chunks of a segment, in the order of their ids: what the legs are built from."""
+
+    terms: Terms
+    vectors: NDArray[np.float16]
+
+
+def build(
+    layout: Layout, ids: Ids, read: Callable[[Path], Content], kind: Kind, bm25: Callable[[Terms], Bm25]
+) -> SegmentEntry:
+    """Write a segment's folder, whole or not at all. Row i of both legs is the chunk ``ids[i]``; ids ascend.
+
+    ``read`` gets the chunks, and writes their passages into the folder on the way.
+    """
     name = f"s-{secrets.token_hex(6)}"
     with folder_atomic(layout.segments / name) as folder:
+        terms, vectors = read(folder)
+        scored = bm25(terms)
         np.save(folder / IDS, ids, allow_pickle=False)
         dense.build(vectors, folder, kind)
-        sparse.build(terms, folder, bm25.k1, bm25.b, bm25.mean)
+        sparse.build(terms, folder, scored.k1, scored.b, scored.mean)
         files = describe(folder)
     return SegmentEntry(
         id=name,
         rows=len(ids),
         terms=int(terms.lengths.sum()),
         dense=kind,
-        bm25=bm25,
+        bm25=scored,
         files={k: FileEntry(**v) for k, v in files.items()},
     )
 
@@ -96,6 +113,7 @@ class Segment:
         self.entry = entry
         self.torn: list[Torn] = []
         self.ids = _ids(entry, _whole(files, (IDS,))[IDS])
+        self.passages = self._passages(files)
         self.dense: Dense | None = self._load(Dense, files, dense.FILES)
         self.sparse: Sparse | None = self._load(Sparse, files, sparse.FILES)
 
@@ -104,6 +122,13 @@ class Segment:
         for leg in (self.dense, self.sparse):
             if leg is not None and len(self.ids):
                 leg.warm()
+
+    def _passages(self, files: Mapping[str, Buffer | IndexFault | None]) -> Passages | None:
+        try:
+            return Passages(_whole(files, (passages.FILE,))[passages.FILE], self.ids)
+        except IndexFault as e:  # the store has them too
+            self.torn.append(Torn("passages", f"segment {self.entry.id}: {e}; {REPAIR}"))
+            return None
 
     def _load(self, leg: Any, files: Mapping[str, Buffer | IndexFault | None], names: tuple[str, ...]) -> Any:
         try:

@@ -16,11 +16,12 @@ from assay.index import segment
 from assay.index.chunk import passage_text
 from assay.index.dense import Ids, kind_for
 from assay.index.files import REPAIR, RESTORE, Layout, fault_of, in_threads, remove_others, sha256, write_atomic
-from assay.index.segment import Bm25, FileEntry, SegmentEntry, read_ids
-from assay.index.sparse import analyse
+from assay.index.passages import COLUMNS, Writer
+from assay.index.segment import Bm25, Content, FileEntry, SegmentEntry, read_ids
+from assay.index.sparse import Terms, analyse
 from assay.index.store import Store
 
-FORMAT = 3
+FORMAT = 4
 # Legs of this few chunks are built anew in a moment: with every publishing, so that small collections are one segment.
 REBUILD_ROWS = 2_000
 _MERGED = 4  # segments of about one size (within four times) become one
@@ -257,14 +258,20 @@ def _built(layout: Layout, store: Store, ids: Ids, legs: Legs, mean: float | Non
     """A segment of some chunks. ``mean`` of the others' texts; of its own where there are none."""
     vectors = np.empty((len(ids), store.state.dim), np.float16)
 
-    def texts() -> Iterator[list[str]]:
-        for rows, part in store.rows(ids):
+    def read(folder: Path) -> Content:
+        with Writer(folder, store.schema) as writer:
+            return Content(analyse(texts(writer)), vectors)
+
+    def texts(writer: Writer) -> Iterator[list[str]]:
+        for rows, part in store.rows(ids, COLUMNS):
             vectors[np.searchsorted(ids, rows["id"].to_numpy())] = part
+            writer.write(rows)
             yield [passage_text(*row) for row in zip(*(rows[n].to_pylist() for n in _TEXTS), strict=True)]
 
-    terms = analyse(texts())
-    bm25 = Bm25(k1=legs.k1, b=legs.b, mean=mean or terms.mean)
-    return segment.build(layout, ids, terms, vectors, kind_for(len(ids), legs.dense), bm25)
+    def bm25(terms: Terms) -> Bm25:
+        return Bm25(k1=legs.k1, b=legs.b, mean=mean or terms.mean)
+
+    return segment.build(layout, ids, read, kind_for(len(ids), legs.dense), bm25)
 
 
 def _sweep(layout: Layout, store: Store) -> None:

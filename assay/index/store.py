@@ -186,12 +186,20 @@ class Store:
     def ids(self) -> NDArray[np.int64]:
         return np.asarray(self._chunks().to_table(columns=["id"])["id"].to_numpy(), dtype=np.int64)
 
-    def rows(self, ids: NDArray[np.int64]) -> Iterator[tuple[pa.RecordBatch, NDArray[np.float16]]]:
-        """Text columns and vectors (as stored) of chunks, in parts, in the store's order."""
-        columns = ["id", "title", "heading", "text", "vector"]
+    @property
+    def schema(self) -> pa.Schema:
+        """Of chunks."""
+        return _chunks_schema(self.state.dim)
+
+    def rows(
+        self, ids: NDArray[np.int64], columns: Sequence[str]
+    ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.float16]]]:
+        """Columns (``id`` among them) and vectors (as stored) of chunks, in parts, in the store's order."""
         with reading():
             # New ids are the highest: a bound and a mask, where a list of ids would be as long as the answer.
-            for batch in self._chunks().to_batches(columns=columns, filter=pc.field("id") >= int(ids.min())):
+            for batch in self._chunks().to_batches(
+                columns=[*columns, "vector"], filter=pc.field("id") >= int(ids.min())
+            ):
                 part = batch.filter(pa.array(np.isin(batch["id"].to_numpy(), ids)))
                 if part.num_rows:
                     yield part.drop_columns(["vector"]), vectors_of(part["vector"], self.state.dim)

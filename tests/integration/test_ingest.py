@@ -452,9 +452,10 @@ def test_a_full_disk_under_a_leg_is_an_error_of_the_system(
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     terms = sparse.analyse([[f"some words and word{i}" for i in range(rows)]])
+    content = segment.Content(terms, np.ones((rows, 64), np.float16))
     bm25 = segment.Bm25(k1=1.5, b=0.75, mean=3)
     with pytest.raises(OSError, match=r"No space left|requested and 0 written"):
-        segment.build(Layout(str(tmp_path)), np.arange(rows), terms, np.ones((rows, 64), np.float16), "flat", bm25)
+        segment.build(Layout(str(tmp_path)), np.arange(rows), lambda _: content, "flat", lambda _: bm25)
     assert list((tmp_path / "segments").iterdir()) == []
 
 

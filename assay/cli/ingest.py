@@ -1,22 +1,24 @@
 """``ingest``: files and folders into an index. The report goes to stdout, progress to stderr where that is a terminal."""
 
 import json
-import time
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from assay.cli.meter import Meter
 from assay.config import AppConfig, IndexConfig
 from assay.errors import AssayError, SetupError
-from assay.index.ingest import Ingestion, Report, find_sources
-from assay.index.ingest import Progress as Step
+from assay.index.ingest import Ingestion, Reads, Report, find_sources
+from assay.index.parser import Limits, Parser
 
 EXIT_FAILED_FILES, EXIT_SETUP, EXIT_INTERRUPTED = 1, 2, 130
 _LISTED = 20  # rows of the table; the JSON report has them all
@@ -35,11 +37,25 @@ def ingest(
     ] = None,
     embedder: Annotated[str, typer.Option(help="A model folder or id; an index has one.")] = IndexConfig().embedder,
     report: Annotated[
-        Path | None, typer.Option("--json", help="Write what became of every file here, as JSON.")
+        Path | None, typer.Option("--report", "--json", help="Write what became of every file here, as JSON.")
+    ] = None,
+    password: Annotated[
+        list[str] | None, typer.Option(help="Tried on encrypted files, in order; may be repeated. Not kept or logged.")
+    ] = None,
+    passwords: Annotated[
+        Path | None, typer.Option(help="A file of passwords, one a line, tried after those: others can see a command.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Read the files on a Ray cluster: its address, 'auto' for the one that runs, or 'local' to start one. "
+            "They must lie at the same paths on all its machines."
+        ),
     ] = None,
     rebuild: Annotated[bool, typer.Option(help="Build the legs anew from the store, as after damage.")] = False,
 ) -> None:
-    """Read Markdown, text, HTML and PDF files into an index, and publish it.
+    """Read files into an index, and publish it: Markdown, text, HTML, PDF, Word, PowerPoint, Excel, CSV, JSON, mail, EPUB
+    and notebooks.
 
     Files that have not changed are left alone, changed ones replace their old text. It may be interrupted at any time:
     what is stored stays, what is served stays as it was, and the same command goes on.
@@ -52,10 +68,12 @@ def ingest(
         from assay.index.files import Layout
         from assay.index.mirror import compact
 
-        done, interrupted = _run(paths, index, bucket, base and base.resolve(), embedder, rebuild, notes)
+        keys = _keys(password or [], passwords)
+        how = _How(index, bucket, embedder, rebuild, keys, ray)
+        done, interrupted = _run(paths, base and base.resolve(), how, notes)
         _show(done, Console())
         if report is not None:
-            report.write_text(json.dumps(asdict(done), indent=1, ensure_ascii=False) + "\n", "utf-8")
+            report.write_text(json.dumps(done.summary(), indent=1, ensure_ascii=False) + "\n", "utf-8")
         if not interrupted:
             compact(Layout(index))  # after the report: what is in it can be searched already
     except AssayError as fault:
@@ -79,59 +97,52 @@ def _check_report(report: Path | None) -> None:
         raise SetupError(f"the report '{report}' cannot be written: its folder is missing, or it is a folder itself")
 
 
-def _run(
-    paths: list[Path], index: str, bucket: str, base: Path | None, embedder: str, rebuild: bool, notes: Console
-) -> tuple[Report, bool]:
+def _keys(given: list[str], file: Path | None) -> tuple[str, ...]:
+    """Raises ``SetupError`` where the file cannot be read."""
+    try:
+        lines = file.read_text("utf-8").splitlines() if file else []
+    except (OSError, UnicodeDecodeError) as e:
+        said = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
+        raise SetupError(f"the passwords '{file}' cannot be read: {said}", "passwords") from None
+    return tuple(dict.fromkeys(key for key in (*given, *lines) if key))
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    index: str
+    bucket: str
+    embedder: str
+    rebuild: bool
+    passwords: tuple[str, ...]
+    ray: str | None
+
+    @contextmanager
+    def reads(self) -> Iterator[Reads | None]:
+        """On the cluster, where one is named. The shell is named by a text: the core imports nothing of it."""
+        if self.ray is None:
+            yield None
+            return
+        bulk = import_module("deployments.bulk")
+        job = bulk.Job(self.bucket, self.embedder, Path(AppConfig().cache), Limits(), self.passwords)
+        with bulk.reads(self.ray, job) as found:
+            yield found
+
+
+def _run(paths: list[Path], base: Path | None, how: _How, notes: Console) -> tuple[Report, bool]:
     """The report, and whether the user broke it off. What can be wrong is found out before the model is loaded."""
     from assay.index.embed import SentenceEmbedder
     from assay.index.files import Layout
-    from assay.index.parser import Parser
     from assay.models import resolve_model
 
     sources = find_sources(paths, base)
-    layout = Layout(index)
-    encoder = SentenceEmbedder(resolve_model(embedder, Path(AppConfig().cache)))
-    with Parser() as parser, _Meter(notes) as meter:
-        run = Ingestion(layout, bucket, sources, encoder, encoder.embed_now, parser, meter.show)
+    layout = Layout(how.index)
+    encoder = SentenceEmbedder(resolve_model(how.embedder, Path(AppConfig().cache)))
+    with Parser(passwords=how.passwords) as parser, how.reads() as reads, Meter(notes) as meter:
+        run = Ingestion(layout, how.bucket, sources, encoder, encoder.embed_now, parser, meter.show, reads)
         try:
-            return run.run(rebuild=rebuild), False
+            return run.run(rebuild=how.rebuild), False
         except KeyboardInterrupt:
             return run.report, True
-
-
-class _Meter:
-    """A bar over the bytes, with the rate and the time left; nothing at all where stderr is no terminal."""
-
-    def __init__(self, notes: Console) -> None:
-        self._progress = Progress(
-            TextColumn("{task.fields[files]}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=notes,
-            transient=True,
-            disable=not notes.is_terminal,
-        )
-        self._task = self._progress.add_task("", total=None, files="reading", rate="")
-        self._begun = time.monotonic()
-
-    def __enter__(self) -> "_Meter":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def show(self, step: Step) -> None:
-        rate = step.chunks / max(1e-6, time.monotonic() - self._begun)
-        self._progress.update(
-            self._task,
-            completed=step.bytes,
-            total=step.total_bytes,
-            files=f"{step.files} of {step.total_files} files",
-            rate=f"{rate:.1f} passages/s" if step.chunks else "",
-        )
 
 
 def _show(done: Report, out: Console) -> None:
@@ -146,11 +157,11 @@ def _show(done: Report, out: Console) -> None:
             table.add_row(Text(_plain(row.uri)), row.outcome, Text(_plain(f"{row.reason}: {row.message}")))
         out.print(table, markup=False, highlight=False)
         if len(told) > _LISTED:
-            out.print(f"... and {len(told) - _LISTED} more (--json has them all)", markup=False, highlight=False)
-    out.print(
-        f"bucket {done.bucket}: {', '.join(named) or 'no files'}; {chunks} new passages{version}",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+            out.print(f"... and {len(told) - _LISTED} more (--report has them all)", markup=False, highlight=False)
+    size = f"{done.bytes / 1e6:.1f} MB in {done.seconds:.1f} s" if done.bytes else ""
+    speed = f", {chunks / done.seconds:.1f} passages/s" if chunks and done.seconds else ""
+    did = "; ".join(filter(None, (", ".join(named) or "no files", f"{chunks} new passages{version}", size + speed)))
+    out.print(f"bucket {done.bucket}: {did}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _plain(text: str) -> str:

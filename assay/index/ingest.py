@@ -7,10 +7,12 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +37,8 @@ _SKIPPED = frozenset(["unsupported", "empty"])  # nothing is lost without them, 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one file. ``reason`` and ``message`` are set where it was skipped, failed, or emptied."""
+    """What became of one file. ``reason`` is one of ``assay.errors.Reason``, or "partial" for one of whose content some was
+    left out; it and ``message`` are empty where there is nothing to tell."""
 
     uri: str
     outcome: Outcome
@@ -60,9 +63,28 @@ class Report:
     bucket: str
     rows: list[Row] = field(default_factory=list)
     index_version: str = ""
+    bytes: int = 0
+    """Of the files that were ingested or replaced."""
+    seconds: float = 0.0
 
     def count(self, outcome: Outcome) -> int:
         return sum(row.outcome == outcome for row in self.rows)
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON: what came of the files, by outcome and by reason, how much and how fast, and then every row."""
+        chunks = sum(row.chunks for row in self.rows)
+        return {
+            "bucket": self.bucket,
+            "index_version": self.index_version,
+            "files": len(self.rows),
+            "outcomes": dict(Counter(row.outcome for row in self.rows)),
+            "reasons": dict(Counter(row.reason for row in self.rows if row.reason)),
+            "bytes": self.bytes,
+            "chunks": chunks,
+            "seconds": self.seconds,
+            "chunks_per_s": round(chunks / self.seconds, 1) if self.seconds else None,
+            "rows": [asdict(row) for row in self.rows],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +98,9 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """A parsed document that waits for its vectors; without passages, one whose file holds no text any more."""
+class Read:
+    """A parsed document, ready for the store but for its vectors, where it does not have them yet (shape (passages, dim),
+    unit). Without passages, one whose file holds no text any more."""
 
     source: Source
     doc_id: str
@@ -88,6 +111,13 @@ class _Read:
     text: str
     passages: Sequence[Passage]
     outcome: Outcome
+    notes: Sequence[str] = ()
+    vectors: NDArray[np.float32] | None = None
+
+
+# What all files come to, in any order, with the hashes of the documents that are known. A ``Row`` is of one with nothing
+# to store.
+Reads = Callable[[Sequence[Source], Mapping[str, str]], Iterator[Read | Row]]
 
 
 def find_sources(paths: Sequence[Path], base: Path | None = None) -> list[Source]:
@@ -137,7 +167,8 @@ class Ingestion:
     """One run over one bucket. ``report`` can be read at any time, also after an interrupt: what it shows as ingested or
     replaced is stored.
 
-    ``embed`` is the encoder's blocking form: texts to unit vectors of shape (n, dim).
+    ``embed`` is the encoder's blocking form: texts to unit vectors of shape (n, dim). ``reads`` is what reads the files, by
+    default ``read``, one after the other; a bulk run reads them on many machines. Everything else is the same.
     """
 
     def __init__(
@@ -149,12 +180,15 @@ class Ingestion:
         embed: Callable[[Sequence[str]], NDArray[np.float32]],
         parser: Parser,
         progress: Callable[[Progress], None] = lambda _: None,
+        reads: Reads | None = None,
     ) -> None:
         if not _BUCKET.fullmatch(bucket):
             raise SetupError(f"a bucket's name has letters, digits and . _ - only; '{bucket[:80]}' does not", "bucket")
         self.report = Report(bucket)
         self._layout, self._sources, self._encoder, self._embed = layout, sources, encoder, embed
-        self._parser, self._progress = parser, progress
+        self._parser, self._progress, self._reads = parser, progress, reads or self._one_by_one
+        self._source_of = {source.uri: source for source in sources}
+        self._begun = time.monotonic()
         self._total_bytes = sum(source.size for source in sources)
         self._bytes = self._chunks = 0
 
@@ -169,14 +203,15 @@ class Ingestion:
             store = Store(self._layout, self._encoder.name, self._encoder.checksum, self._encoder.dim)
             self._fill(store)
             self.report.index_version = publish(self._layout, store, rebuild=rebuild, rebuild_rows=rebuild_rows).id
+        self.report.seconds = round(time.monotonic() - self._begun, 3)
         return self.report
 
     def _fill(self, store: Store) -> None:
         known = store.hashes(self.report.bucket)
-        batch: list[_Read] = []
-        for source in self._sources:
-            read = self._read(source, known)
-            if read is None:
+        batch: list[Read] = []
+        for read in self._reads(self._sources, known):
+            if isinstance(read, Row):
+                self._tell(self._source_of[read.uri], read)
                 continue
             batch.append(read)
             if sum(len(r.passages) for r in batch) >= _BATCH_CHUNKS:
@@ -184,8 +219,11 @@ class Ingestion:
                 batch = []
         self._store(store, batch)
 
-    def _read(self, source: Source, known: dict[str, str]) -> _Read | None:
-        """None where there is nothing to store: unchanged, skipped or failed, which the report then says."""
+    def _one_by_one(self, sources: Sequence[Source], known: Mapping[str, str]) -> Iterator[Read | Row]:
+        return (self.read(source, known) for source in sources)
+
+    def read(self, source: Source, known: Mapping[str, str]) -> Read | Row:
+        """Without touching the index. A ``Row`` where there is nothing to store: unchanged, skipped or failed."""
         doc_id = doc_id_of(self.report.bucket, source.uri)
         outcome: Outcome = "replaced" if doc_id in known else "ingested"
         data = b""
@@ -195,20 +233,20 @@ class Ingestion:
             data = self._parser.read(source.path)
             digest = _hash(data)
             if known.get(doc_id) == digest:
-                self._tell(source, Row(source.uri, "unchanged"))
-                return None
+                return Row(source.uri, "unchanged")
             parsed = self._parser.parse(data, source.path.name)
             passages = self._passages(parsed)
         except ParseFault as e:
             if e.reason == "empty" and doc_id in known:  # its old text must not be found any more
                 path = source.path
-                return _Read(
+                return Read(
                     source, doc_id, _hash(data), len(data), path.stem, FORMATS[path.suffix.lower()], "", (), outcome
                 )
             outcome = "skipped" if e.reason in _SKIPPED else "failed"
-            self._tell(source, Row(source.uri, outcome, reason=e.reason, message=e.message))
-            return None
-        return _Read(source, doc_id, digest, len(data), parsed.title, parsed.format, parsed.text, passages, outcome)
+            return Row(source.uri, outcome, reason=e.reason, message=e.message)
+        return Read(
+            source, doc_id, digest, len(data), parsed.title, parsed.format, parsed.text, passages, outcome, parsed.notes
+        )
 
     def _passages(self, parsed: Parsed) -> Sequence[Passage]:
         try:
@@ -216,23 +254,32 @@ class Ingestion:
         except Exception as e:  # whatever a text does to the tokenizer or the chunker is this file's fault
             raise ParseFault(f"the text cannot be divided into passages: {type(e).__name__}", "malformed") from e
 
-    def _store(self, store: Store, batch: Sequence[_Read]) -> None:
+    def embedded(self, reads: Sequence[Read]) -> list[Read]:
+        """The same with their vectors; those that lack them are embedded together."""
+        bare = [r for r in reads if r.vectors is None]
+        texts = [passage_text(r.title, p.heading, r.text[p.start : p.end]) for r in bare for p in r.passages]
+        vectors = self._embedded(texts, sum(r.source.size for r in bare))
+        ends = iter(np.cumsum([len(r.passages) for r in bare]).tolist())
+        return [
+            r if r.vectors is not None else replace(r, vectors=vectors[(end := next(ends)) - len(r.passages) : end])
+            for r in reads
+        ]
+
+    def _store(self, store: Store, batch: Sequence[Read]) -> None:
         if not batch:
             return
-        texts = [passage_text(r.title, p.heading, r.text[p.start : p.end]) for r in batch for p in r.passages]
-        vectors = self._embedded(texts, sum(r.source.size for r in batch))
-        ends = np.cumsum([len(r.passages) for r in batch])
+        self._chunks += sum(len(r.passages) for r in batch if r.vectors is not None)
+        batch = self.embedded(batch)
         with interrupt_after():  # what is stored is in the report, whenever Ctrl-C comes
-            store.put(
-                [self._entry(r, vectors[end - len(r.passages) : end]) for r, end in zip(batch, ends, strict=True)]
-            )
+            store.put([self._entry(r) for r in batch])
             for r in batch:
-                emptied = (
-                    () if r.passages else ("empty", "the file holds no text any more; its old text is out of the index")
-                )
-                self._tell(r.source, Row(r.source.uri, r.outcome, len(r.passages), *emptied))
+                why = ("partial", "; ".join(r.notes)) if r.notes else ()
+                if not r.passages:
+                    why = ("empty", "the file holds no text any more; its old text is out of the index")
+                self._tell(r.source, Row(r.source.uri, r.outcome, len(r.passages), *why))
 
-    def _entry(self, r: _Read, vectors: NDArray[np.float32]) -> Entry:
+    def _entry(self, r: Read) -> Entry:
+        assert r.vectors is not None
         return Entry(
             doc_id=r.doc_id,
             bucket=self.report.bucket,
@@ -243,7 +290,7 @@ class Ingestion:
             size=r.size,
             text=r.text,
             passages=r.passages,
-            vectors=vectors,
+            vectors=r.vectors,
         )
 
     def _embedded(self, texts: Sequence[str], batch_bytes: int) -> NDArray[np.float32]:
@@ -258,6 +305,8 @@ class Ingestion:
     def _tell(self, source: Source, row: Row) -> None:
         self.report.rows.append(row)
         self._bytes += source.size
+        self.report.bytes += source.size if row.outcome in ("ingested", "replaced") else 0
+        self.report.seconds = round(time.monotonic() - self._begun, 3)
         self._show(0)
 
     def _show(self, in_hand: int) -> None:

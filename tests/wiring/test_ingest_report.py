@@ -1,0 +1,71 @@
+"""What an ingest tells: the report's sums and reasons, progress where nobody watches, and never a password."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from msoffcrypto.format.ooxml import OOXMLFile
+from rich.console import Console
+
+from assay.cli import meter
+from assay.cli.ingest import _keys
+from assay.errors import SetupError
+from assay.index.files import Layout
+from assay.index.ingest import Ingestion, Progress, find_sources
+from assay.index.parser import Parser
+from tests.unit.index.fakes import WordEncoder
+from tests.wiring.index.builders import ingest, write
+from tests.wiring.index.test_formats import workbook
+
+
+def test_the_report_adds_up(tmp_path: Path) -> None:
+    bad = "\n".join([*(json.dumps({"n": i}) for i in range(20)), "{"])
+    folder = write(tmp_path / "a", {"a.md": "A zebra.", "b.jsonl": bad, "c.xyz": "x", "d.txt": "", "e.json": "{"})
+    found = ingest(folder, tmp_path / "index").summary()
+    assert found["files"] == 5
+    assert found["outcomes"] == {"ingested": 2, "skipped": 2, "failed": 1}
+    assert found["reasons"] == {"partial": 1, "unsupported": 1, "empty": 1, "malformed": 1}
+    assert found["bytes"] == len("A zebra.") + len(bad)
+    assert found["chunks"] == sum(row["chunks"] for row in found["rows"]) == 21
+    assert found["seconds"] > 0
+    partial = next(row for row in found["rows"] if row["reason"] == "partial")
+    assert "the first is line 21" in partial["message"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_passwords_open_files_and_are_nowhere_else(tmp_path: Path) -> None:
+    locked = io.BytesIO()
+    OOXMLFile(io.BytesIO(workbook())).encrypt("sesame", locked)
+    folder = write(tmp_path / "a", {})
+    folder.mkdir()
+    (folder / "open.xlsx").write_bytes(locked.getvalue())
+    encoder, index = WordEncoder(), tmp_path / "index"
+    with Parser(passwords=("wrong", "sesame")) as parser:
+        sources = find_sources([folder], folder)
+        report = Ingestion(Layout(str(index)), "docs", sources, encoder, encoder.embed_now, parser).run()
+        child = parser._child
+        assert child is not None
+        seen = [Path(f"/proc/{child.pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+    assert report.count("ingested") == 1
+    kept = [path.read_bytes() for path in index.rglob("*") if path.is_file()]
+    assert [b"sesame" in data for data in [*seen, *kept, json.dumps(report.summary()).encode()]].count(True) == 0
+
+
+def test_keys_come_from_the_command_then_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("two\n\none\nthree with blanks \n")
+    assert _keys(["one"], file) == ("one", "two", "three with blanks ")
+    assert _keys([], None) == ()
+    with pytest.raises(SetupError, match="No such file"):
+        _keys([], tmp_path / "gone")
+
+
+def test_progress_is_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "_LINE_S", 0.0)
+    out = io.StringIO()
+    with meter.Meter(Console(file=out)) as shown:
+        shown.show(Progress(2, 10, 50, 100, 7))
+    assert out.getvalue().startswith("2 of 10 files, ")
+    assert out.getvalue().endswith(" s left\n")
+    assert "\x1b" not in out.getvalue()

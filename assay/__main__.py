@@ -11,6 +11,7 @@ COMMANDS = {
     "ingest": ("assay.cli.ingest", "Read files and folders into an index."),
     "delete": ("assay.cli.delete", "Take documents out of an index."),
     "compact": ("assay.cli.compact", "Merge what many ingestions left."),
+    "buckets": ("assay.cli.buckets", "Show, infer and set the buckets' schemas."),
     "search": ("assay.cli.search", "Search an index, without a running graph."),
     "ask": ("assay.cli.ask", "Ask a running graph a question and watch it work."),
 }

@@ -108,8 +108,8 @@ Reason = Literal[
     "unsupported",  # a kind of file that is not read; skipped
     "empty",  # skipped
     "unreadable",  # the file system does not give it
-    "metadata",  # a field that the bucket's schema requires is missing
-    "sidecar",  # another file's metadata; skipped
+    "metadata",  # a required field is missing, or what is said of the file cannot be read
+    "sidecar",  # it is the metadata of another file; skipped
 ]
 
 

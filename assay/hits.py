@@ -6,7 +6,7 @@ import time
 from assay.errors import StageTimeout
 from assay.ports import Retriever
 from assay.schemas import SearchExplain, SearchHit, SearchRequest, SearchResponse
-from assay.types import Hit, SearchQuery
+from assay.types import Context, Hit, SearchQuery
 
 
 async def search(request: SearchRequest, retriever: Retriever, timeout_s: float, request_id: str) -> SearchResponse:
@@ -19,6 +19,8 @@ async def search(request: SearchRequest, retriever: Retriever, timeout_s: float,
         doc_id=request.doc_id,
         legs=tuple(request.legs),
         top_k=request.top_k,
+        facets=tuple(request.facets),
+        context_chars=request.context_chars,
         request_id=request_id,
     )
     try:
@@ -29,7 +31,8 @@ async def search(request: SearchRequest, retriever: Retriever, timeout_s: float,
     explain = found.explain
     return SearchResponse(
         request_id=request_id,
-        hits=[_hit(hit, request.context_chars) for hit in found.hits],
+        hits=[_hit(hit) for hit in found.hits],
+        facets=dict(found.facets),
         explain=SearchExplain(
             allowed_rows=explain.allowed_rows,
             total_rows=explain.total_rows,
@@ -43,8 +46,9 @@ async def search(request: SearchRequest, retriever: Retriever, timeout_s: float,
     )
 
 
-def _hit(hit: Hit, context_chars: int) -> SearchHit:
+def _hit(hit: Hit) -> SearchHit:
     chunk = hit.chunk
+    around = hit.context or Context(chunk.text, (chunk.start, chunk.end))
     return SearchHit(
         chunk_id=chunk.id,
         doc_id=chunk.doc_id,
@@ -57,5 +61,6 @@ def _hit(hit: Hit, context_chars: int) -> SearchHit:
         hidden=chunk.hidden,
         score=hit.score,
         ranks=dict(hit.ranks),
-        text=chunk.text[:context_chars],
+        text=around.text,
+        text_span=around.span,
     )

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.config import IndexConfig, RetrieverConfig
-from assay.errors import AssayError, IndexFault, StageUnavailable
+from assay.context import window
+from assay.errors import AssayError, IndexFault, NotFound, StageUnavailable
 from assay.fuse import RankedList, best_ranks, fuse
 from assay.index.catalog import Allowed
 from assay.index.embed import Encoder
@@ -19,7 +20,19 @@ from assay.index.reader import Reader
 from assay.index.snapshot import current_name, read_current
 from assay.index.store import check_embedder
 from assay.schemas import Degraded
-from assay.types import BucketInfo, Explain, Hit, Leg, SearchQuery, SearchResult
+from assay.types import (
+    BucketInfo,
+    Chunk,
+    Context,
+    DocumentInfo,
+    DocumentQuery,
+    DocumentText,
+    Explain,
+    Hit,
+    Leg,
+    SearchQuery,
+    SearchResult,
+)
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -96,13 +109,25 @@ class LocalRetriever:
         """The text of a document, in which spans count. Raises ``NotFound``."""
         return await asyncio.to_thread(self._open().document, doc_id)
 
+    async def document_lookup(self, query: DocumentQuery) -> DocumentText:
+        """Raises ``NotFound``, also for a document that is outside of the buckets or the filter, and what ``search`` raises."""
+        return await asyncio.to_thread(self._bound(query).part, query)
+
+    async def get_document_metadata(self, query: DocumentQuery) -> DocumentInfo:
+        """As ``document_lookup``, without the text."""
+        return await asyncio.to_thread(lambda: self._bound(query).catalog.info(query.doc_id))
+
     async def search(self, query: SearchQuery) -> SearchResult:
         """Raises ``UnknownBucket``, ``UnknownField``, ``InvalidFilter``, ``IndexFault``, or ``StageUnavailable`` where
         no leg could answer. One that could not is in ``degraded``."""
         reader = self._open()
         allowed = await asyncio.to_thread(reader.catalog.allowed, query.buckets, query.doc_id, query.filters)
+        nothing = np.zeros(0, np.int64)
+        facets = reader.catalog.facets(
+            query.facets, nothing, query.buckets
+        )  # a fault of theirs is told before any work
         if allowed.count == 0:
-            return _nothing(reader, query, allowed)
+            return replace(_nothing(reader, query, allowed), facets=facets)
         found = await asyncio.gather(
             self._guarded("dense", query, self._dense(reader, query, allowed)) if "dense" in query.legs else _skip(),
             self._guarded("sparse", query, self._sparse(reader, query, allowed)) if "sparse" in query.legs else _skip(),
@@ -115,7 +140,10 @@ class LocalRetriever:
         methods.update({answer.leg: answer.method for answer in answers})
         hits = await asyncio.to_thread(self._fused, reader, answers, query)
         explain = Explain(allowed.count, len(reader.ids), methods)
-        return SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
+        result = SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
+        if not query.facets and query.context_chars is None:
+            return result
+        return await asyncio.to_thread(_with_extras, reader, answers, query, result)
 
     def _current(self, verify: bool = False) -> str | None:
         """What is in force; where the object store cannot be reached, what its mirror has."""
@@ -140,6 +168,12 @@ class LocalRetriever:
         if self._reader is None:
             raise self._fault or IndexFault("the index has no published snapshot")
         return self._reader
+
+    def _bound(self, query: DocumentQuery) -> Reader:
+        reader = self._open()
+        if not reader.catalog.allowed(query.buckets, query.doc_id, query.filters).count:
+            raise NotFound("there is no such document", "doc_id")
+        return reader
 
     async def _guarded(self, leg: Leg, query: SearchQuery, work: Awaitable[_Answer]) -> _Answer | Degraded:
         try:
@@ -218,6 +252,28 @@ def _nothing(reader: Reader, query: SearchQuery, allowed: Allowed) -> SearchResu
     methods = {"dense": "skipped", "sparse": "skipped"}
     explain = Explain(0, len(reader.ids), methods, allowed.blocking, allowed.count_without)
     return SearchResult((), reader.manifest.id, explain)
+
+
+def _with_extras(reader: Reader, answers: Sequence[_Answer], query: SearchQuery, result: SearchResult) -> SearchResult:
+    """Facets over all documents that a leg found, not only those of the hits; and each hit's text around its match."""
+    found = [rows for answer in answers for rows, _ in answer.lists]
+    rows = np.unique(np.concatenate([*found, reader.rows_of([hit.chunk.id for hit in result.hits])]))
+    facets = reader.catalog.facets(query.facets, rows, query.buckets)
+    chars = query.context_chars
+    hits = result.hits if chars is None else _with_context(reader, result.hits, query.queries[0], chars)
+    return replace(result, hits=hits, facets=facets)
+
+
+def _with_context(reader: Reader, hits: Sequence[Hit], question: str, chars: int) -> tuple[Hit, ...]:
+    wider = {hit.chunk.doc_id for hit in hits if len(hit.chunk.text) < chars}
+    texts = reader.texts(sorted(wider))
+
+    def context(chunk: Chunk) -> Context:
+        offset, text = (0, texts[chunk.doc_id]) if len(chunk.text) < chars else (chunk.start, chunk.text)
+        start, end = window(text, (chunk.start - offset, chunk.end - offset), question, chars)
+        return Context(text[start:end], (start + offset, end + offset))
+
+    return tuple(replace(hit, context=context(hit.chunk)) for hit in hits)
 
 
 def _torn(reader: Reader, legs: Sequence[Leg]) -> list[Degraded]:

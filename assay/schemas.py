@@ -281,6 +281,23 @@ class AskResponse(Shape):
 # ---- search ---------------------------------------------------------------------------------------------------------
 
 
+class FacetValue(Shape):
+    """How many documents have a value: a text, true or false, a year, or a number; of ranges of numbers, ``value`` is the lower
+    bound and ``to`` the upper one, both of which belong to it."""
+
+    value: str | bool | float
+    to: float | None = None
+    count: int
+
+
+class Facet(Shape):
+    """``missing``: documents without a value. ``more``: values that are not shown."""
+
+    values: list[FacetValue]
+    missing: int
+    more: int = 0
+
+
 class SearchRequest(Shape):
     question: Question
     buckets: list[Name] = Field(default=[], max_length=64)
@@ -289,12 +306,15 @@ class SearchRequest(Shape):
     top_k: int = Field(default=10, ge=1, le=100)
     context_chars: int = Field(default=400, ge=0, le=4000)
     doc_id: Name | None = None
+    facets: list[Name] = Field(default=[], max_length=16)
 
     _question = field_validator("question")(_speakable)
     _whole = field_validator("top_k", "context_chars", mode="before")(_whole)
 
 
 class SearchHit(Shape):
+    """``span``: the chunk's place in its document's text; ``text``: what stands there at ``text_span``, around the match."""
+
     chunk_id: int
     doc_id: str
     bucket: str
@@ -307,6 +327,7 @@ class SearchHit(Shape):
     score: float
     ranks: dict[str, int]
     text: str
+    text_span: tuple[int, int]
 
 
 class SearchExplain(Shape):
@@ -320,6 +341,7 @@ class SearchExplain(Shape):
 class SearchResponse(Shape):
     request_id: str
     hits: list[SearchHit]
+    facets: dict[str, Facet] = {}
     explain: SearchExplain
     degraded: list[Degraded] = []
     index_version: str

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from assay.schemas import Citation, Degraded, Filter, Usage
+from assay.schemas import Citation, Degraded, Facet, Filter, Usage
 
 Leg = Literal["dense", "sparse"]
 Role = Literal["system", "user", "assistant"]
@@ -118,6 +118,14 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Context:
+    """Text around a match, which may reach beyond its chunk: ``document_text[span[0]:span[1]] == text``."""
+
+    text: str
+    span: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """A retrieved chunk. ``score`` is the fused score; ``ranks`` its rank (from 1) in each leg's list for its best query;
     ``similarity`` its cosine to the first query, None where the dense leg did not run."""
@@ -126,11 +134,15 @@ class Hit:
     score: float
     ranks: Mapping[str, int] = field(default_factory=dict)
     similarity: float | None = None
+    context: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """All ``queries`` (the question first, then its variants) are run through each leg under the same filter and fused."""
+    """All ``queries`` (the question first, then its variants) are run through each leg under the same filter and fused.
+
+    ``facets``: fields whose values are to be counted; ``context_chars``: how much text around the match each hit is to have,
+    None for none."""
 
     queries: tuple[str, ...]
     buckets: tuple[str, ...] = ()
@@ -138,6 +150,8 @@ class SearchQuery:
     doc_id: str | None = None
     legs: tuple[Leg, ...] = ("dense", "sparse")
     top_k: int = 10
+    facets: tuple[str, ...] = ()
+    context_chars: int | None = None
     request_id: str = ""
 
 
@@ -160,6 +174,59 @@ class SearchResult:
     index_version: str
     explain: Explain
     degraded: tuple[Degraded, ...] = ()
+    facets: Mapping[str, Facet] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentQuery:
+    """A document, as long as it is within the buckets and the filter. At most one of ``span``, ``page`` (from 1) and
+    ``heading`` says which part of it; none means from its beginning."""
+
+    doc_id: str
+    buckets: tuple[str, ...] = ()
+    filters: Filter | None = None
+    span: tuple[int, int] | None = None
+    page: int | None = None
+    heading: str | None = None
+    max_chars: int = 4_000
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentInfo:
+    """A document without its text. ``metadata``: the values that it has, by the fields of its bucket; dates as UTC instants
+    in ISO 8601."""
+
+    doc_id: str
+    bucket: str
+    title: str
+    uri: str
+    format: str
+    bytes: int
+    chunks: int
+    ingested_at: str
+    metadata: Mapping[str, str | float | bool | list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentText:
+    """A part of a document's text: the characters of ``span``, of ``chars`` in all."""
+
+    document: DocumentInfo
+    text: str
+    span: tuple[int, int]
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class FieldInfo:
+    """A field of a bucket's metadata: its type in words, and how many of the bucket's documents have it."""
+
+    name: str
+    type: str
+    required: bool
+    description: str
+    documents: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +234,8 @@ class BucketInfo:
     name: str
     documents: int
     chunks: int
+    description: str = ""
+    fields: tuple[FieldInfo, ...] = ()
 
 
 # ---- planning, evidence, grading ------------------------------------------------------------------------------------

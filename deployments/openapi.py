@@ -185,10 +185,12 @@ _HIT = {
     "score": 0.83,
     "ranks": {"dense": 2, "sparse": 1},
     "text": _CITATION["quote"],
+    "text_span": _CITATION["span"],
 }
 _FOUND = {
     "request_id": _REQUEST_ID,
     "hits": [_HIT],
+    "facets": {"type": {"values": [{"value": "Supply", "to": None, "count": 3}], "missing": 0, "more": 0}},
     "explain": {"allowed_rows": 60, "total_rows": 4000, "methods": {"dense": "exact", "sparse": "index"}},
     "index_version": "v42-9f3c1a",
     "timings_ms": {"total": 44.0},

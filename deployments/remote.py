@@ -165,6 +165,12 @@ class RemoteRetriever(_Remote):
     async def search(self, query: t.SearchQuery) -> t.SearchResult:
         return await self._call("search", query)  # type: ignore[no-any-return]
 
+    async def document_lookup(self, query: t.DocumentQuery) -> t.DocumentText:
+        return await self._call("document_lookup", query)  # type: ignore[no-any-return]
+
+    async def get_document_metadata(self, query: t.DocumentQuery) -> t.DocumentInfo:
+        return await self._call("get_document_metadata", query)  # type: ignore[no-any-return]
+
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return await self._call("embed", tuple(texts))  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ from assay.config import IndexConfig, RetrieverConfig
 from assay.errors import AssayError
 from assay.index.embed import SentenceEmbedder
 from assay.retrieve import LocalRetriever
-from assay.types import SearchQuery, SearchResult
+from assay.types import DocumentInfo, DocumentQuery, DocumentText, SearchQuery, SearchResult
 from deployments.remote import Reply, reply
 from deployments.telemetry import adopt_logs
 
@@ -45,6 +45,12 @@ class Retriever:
 
     async def search(self, query: SearchQuery) -> Reply[SearchResult]:
         return await reply(self._retriever.search(query), "search")
+
+    async def document_lookup(self, query: DocumentQuery) -> Reply[DocumentText]:
+        return await reply(self._retriever.document_lookup(query), "document_lookup")
+
+    async def get_document_metadata(self, query: DocumentQuery) -> Reply[DocumentInfo]:
+        return await reply(self._retriever.get_document_metadata(query), "get_document_metadata")
 
     async def embed(self, texts: Sequence[str]) -> Reply[NDArray[np.float32]]:
         return await reply(self._retriever.embed(texts), "embed")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.errors import NotFound
 from assay.schemas import Usage
 from assay.text import content_terms, terms
 from assay.types import (
@@ -16,6 +17,9 @@ from assay.types import (
     Completion,
     CompletionRequest,
     Delta,
+    DocumentInfo,
+    DocumentQuery,
+    DocumentText,
     Explain,
     Hit,
     ItemScore,
@@ -149,6 +153,19 @@ class ListRetriever:
         hits = tuple(Hit(c, score, {"sparse": rank}, min(1.0, score)) for rank, (score, c) in enumerate(ordered, 1))
         explain = self.explain or Explain(len(self.chunks), len(self.chunks))
         return SearchResult(hits, "v1-test", explain)
+
+    async def document_lookup(self, query: DocumentQuery) -> DocumentText:
+        text = "\n".join(c.text for c in self.chunks if c.doc_id == query.doc_id)
+        return DocumentText(await self.get_document_metadata(query), text, (0, len(text)), len(text))
+
+    async def get_document_metadata(self, query: DocumentQuery) -> DocumentInfo:
+        held = [c for c in self.chunks if c.doc_id == query.doc_id]
+        if not held:
+            raise NotFound("there is no such document", "doc_id")
+        size = sum(len(c.text) for c in held)
+        return DocumentInfo(
+            query.doc_id, held[0].bucket, held[0].title, held[0].uri, "md", size, len(held), "2025-01-01T00:00:00Z"
+        )
 
     def _score(self, query: SearchQuery, c: Chunk) -> float:
         words = {term for q in query.queries for term in content_terms(q)}

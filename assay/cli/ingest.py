@@ -1,8 +1,9 @@
 """``ingest``: files and folders into an index. The report goes to stdout, progress to stderr where that is a terminal."""
 
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,13 +15,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from assay.cli.buckets import inferred
 from assay.cli.meter import Meter
 from assay.config import AppConfig, IndexConfig
 from assay.errors import AssayError, SetupError
-from assay.index.ingest import Ingestion, Reads, Report, find_sources
+from assay.index.buckets import BucketSchema, dump_schema, load_schema
+from assay.index.ingest import Ingestion, Reads, Report, Source, find_sources
+from assay.index.metadata import Given, MetadataTable, Pattern
 from assay.index.parser import Limits, Parser
 
 EXIT_FAILED_FILES, EXIT_SETUP, EXIT_INTERRUPTED = 1, 2, 130
+_SURVEYED = 200  # files that a schema is inferred from
 _LISTED = 20  # rows of the table; the JSON report has them all
 
 
@@ -52,6 +57,19 @@ def ingest(
             "They must lie at the same paths on all its machines."
         ),
     ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="The bucket's schema, as YAML; by default the one that it has.")
+    ] = None,
+    infer_schema: Annotated[
+        bool, typer.Option("--infer-schema", help="Infer the schema from the files, and ask before using it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Use the inferred schema without asking.")] = False,
+    metadata: Annotated[
+        Path | None, typer.Option(help="A CSV with a row of metadata per file; its column 'path' says which.")
+    ] = None,
+    path_pattern: Annotated[
+        list[str] | None, typer.Option(help="Metadata from paths, such as {type}/{name}.pdf; may be repeated.")
+    ] = None,
     rebuild: Annotated[bool, typer.Option(help="Build the legs anew from the store, as after damage.")] = False,
 ) -> None:
     """Read files into an index, and publish it: Markdown, text, HTML, PDF, Word, PowerPoint, Excel, CSV, JSON, mail, EPUB
@@ -68,9 +86,10 @@ def ingest(
         from assay.index.files import Layout
         from assay.index.mirror import compact
 
+        described = _Described(schema, infer_schema, yes, metadata, tuple(path_pattern or ()))
         keys = _keys(password or [], passwords)
         how = _How(index, bucket, embedder, rebuild, keys, ray)
-        done, interrupted = _run(paths, base and base.resolve(), how, notes)
+        done, interrupted = _run(paths, base and base.resolve(), how, described, notes)
         _show(done, Console())
         if report is not None:
             report.write_text(json.dumps(done.summary(), indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -128,27 +147,63 @@ class _How:
             yield found
 
 
-def _run(paths: list[Path], base: Path | None, how: _How, notes: Console) -> tuple[Report, bool]:
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What the command line says about metadata."""
+
+    schema: Path | None
+    infer: bool
+    yes: bool
+    table: Path | None
+    patterns: tuple[str, ...]
+
+    def given(self, sources: Sequence[Source]) -> Given:
+        if self.schema is not None and self.infer:
+            raise SetupError("give --schema or --infer-schema, not both")
+        table = MetadataTable(self.table) if self.table else None
+        return Given([source.path for source in sources], table, [Pattern(p) for p in self.patterns])
+
+    def wanted(self, sources: Sequence[Source], given: Given, parser: Parser, notes: Console) -> BucketSchema | None:
+        """None for the schema that the bucket has. Raises ``SetupError`` where the inferred one is not confirmed."""
+        if not self.infer:
+            return load_schema(self.schema) if self.schema else None
+        schema, said = inferred(sources, given, parser, _SURVEYED, notes)
+        notes.print(_plain(dump_schema(schema, said), "\n"), markup=False, highlight=False, soft_wrap=True)
+        if not self.yes and not (sys.stdin.isatty() and typer.confirm("Use this schema?", err=True)):
+            raise SetupError(
+                "the inferred schema was not confirmed: use --yes, or write it down and give it with --schema"
+            )
+        return schema
+
+
+def _run(paths: list[Path], base: Path | None, how: _How, described: _Described, notes: Console) -> tuple[Report, bool]:
     """The report, and whether the user broke it off. What can be wrong is found out before the model is loaded."""
     from assay.index.embed import SentenceEmbedder
     from assay.index.files import Layout
     from assay.models import resolve_model
 
     sources = find_sources(paths, base)
+    given = described.given(sources)
     layout = Layout(how.index)
     encoder = SentenceEmbedder(resolve_model(how.embedder, Path(AppConfig().cache)))
-    with Parser(passwords=how.passwords) as parser, how.reads() as reads, Meter(notes) as meter:
-        run = Ingestion(layout, how.bucket, sources, encoder, encoder.embed_now, parser, meter.show, reads)
-        try:
-            return run.run(rebuild=how.rebuild), False
-        except KeyboardInterrupt:
-            return run.report, True
+    with Parser(passwords=how.passwords) as parser:
+        schema = described.wanted(sources, given, parser, notes)
+        with how.reads() as reads, Meter(notes) as meter:
+            run = Ingestion(
+                layout, how.bucket, sources, encoder, encoder.embed_now, parser, meter.show, reads, schema, given
+            )
+            try:
+                return run.run(rebuild=how.rebuild), False
+            except KeyboardInterrupt:
+                return run.report, True
 
 
 def _show(done: Report, out: Console) -> None:
     counts = Counter(row.outcome for row in done.rows)
     chunks = sum(row.chunks for row in done.rows)
-    named = [f"{counts[o]} {o}" for o in ("ingested", "replaced", "unchanged", "skipped", "failed") if counts[o]]
+    named = [
+        f"{counts[o]} {o}" for o in ("ingested", "replaced", "described", "unchanged", "skipped", "failed") if counts[o]
+    ]
     version = f", index {done.index_version}" if done.index_version else ", not published"
     told = [row for row in done.rows if row.reason]
     if told:
@@ -158,15 +213,21 @@ def _show(done: Report, out: Console) -> None:
         out.print(table, markup=False, highlight=False)
         if len(told) > _LISTED:
             out.print(f"... and {len(told) - _LISTED} more (--report has them all)", markup=False, highlight=False)
+    if done.undeclared:
+        names = ", ".join(f"{name} ({count})" for name, count in list(done.undeclared.items())[:_LISTED])
+        out.print(f"metadata that the schema does not name: {_plain(names)}", markup=False, highlight=False)
+    if done.unused_rows:
+        names = ", ".join(done.unused_rows[:_LISTED])
+        out.print(f"rows of the table that are of no file: {_plain(names)}", markup=False, highlight=False)
     size = f"{done.bytes / 1e6:.1f} MB in {done.seconds:.1f} s" if done.bytes else ""
     speed = f", {chunks / done.seconds:.1f} passages/s" if chunks and done.seconds else ""
     did = "; ".join(filter(None, (", ".join(named) or "no files", f"{chunks} new passages{version}", size + speed)))
     out.print(f"bucket {done.bucket}: {did}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, kept: str = "") -> str:
     """File names are not ours: no escape sequence of theirs reaches the terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _complain(notes: Console, text: str) -> None:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from assay.config import AppConfig, IndexConfig
-from assay.errors import AssayError, InvalidFilter, InvalidRequest
+from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket
 from assay.schemas import Filter, SearchRequest
 from assay.types import Hit, SearchQuery, SearchResult
 
@@ -26,6 +26,7 @@ def search(
     filters: Annotated[
         str | None, typer.Option("--filter", help='As JSON: {"field": "format", "op": "=", "value": "pdf"}')
     ] = None,
+    facet: Annotated[list[str] | None, typer.Option(help="Count the values of this field; may be repeated.")] = None,
     embedder: Annotated[str, typer.Option(help="The model that made the index.")] = IndexConfig().embedder,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
 ) -> None:
@@ -35,9 +36,9 @@ def search(
     """
     notes = Console(stderr=True)
     try:
-        asked = _query(query, bucket or [], top_k, legs, filters)
+        asked = _query(query, bucket or [], top_k, legs, filters, facet or [])
         result = asyncio.run(_search(asked, index, embedder))
-    except InvalidRequest as fault:
+    except (InvalidRequest, UnknownBucket) as fault:
         _complain(notes, fault)
         raise typer.Exit(EXIT_USAGE) from None
     except AssayError as fault:
@@ -51,11 +52,19 @@ def search(
     _show(result, Console())
 
 
-def _query(query: str, buckets: list[str], top_k: int, legs: str, filters: str | None) -> SearchQuery:
+def _query(
+    query: str, buckets: list[str], top_k: int, legs: str, filters: str | None, facets: list[str]
+) -> SearchQuery:
     """Through the same shape as HTTP, so that both doors refuse the same things."""
     try:
         request = SearchRequest.model_validate(
-            {"question": query, "buckets": buckets, "top_k": top_k, "legs": [leg.strip() for leg in legs.split(",")]}
+            {
+                "question": query,
+                "buckets": buckets,
+                "top_k": top_k,
+                "legs": [leg.strip() for leg in legs.split(",")],
+                "facets": facets,
+            }
         )
     except ValidationError as e:
         first = e.errors()[0]
@@ -66,6 +75,7 @@ def _query(query: str, buckets: list[str], top_k: int, legs: str, filters: str |
         filters=_filter(filters) if filters else None,
         legs=tuple(dict.fromkeys(request.legs)),
         top_k=request.top_k,
+        facets=tuple(request.facets),
     )
 
 
@@ -102,6 +112,10 @@ def _show(result: SearchResult, out: Console) -> None:
         say(f"   {_why(hit)}", "dim")
         text = " ".join(hit.chunk.text.split())
         say(f"   {text[:_SHOWN]}{'...' if len(text) > _SHOWN else ''}")
+
+    for name, facet in result.facets.items():
+        values = [f"{v.value}{'' if v.to is None else f' to {v.to}'} ({v.count})" for v in facet.values]
+        say(f"{name}: {', '.join(values) or 'no values'}")
 
 
 def _where(hit: Hit) -> str:

@@ -5,9 +5,10 @@ once, and that mask binds everything: both legs, every variant, every hop, looku
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
@@ -16,16 +17,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from assay.errors import IndexFault, UnknownBucket
-from assay.index.files import RESTORE
-from assay.index.filters import FIELDS, Field, Mask, compile_filter, over_chunks, terms_of
-from assay.index.store import reading
-from assay.schemas import Filter, Predicate
-from assay.types import BucketInfo
+from assay.errors import IndexFault, NotFound, UnknownBucket
+from assay.index.buckets import BucketSchema, column_of, fields_of
+from assay.index.files import RESTORE, Layout
+from assay.index.filters import FIELDS, Field, Mask, compile_filter, field_of, over_chunks, present, terms_of
+from assay.index.mirror import current
+from assay.index.snapshot import read_current
+from assay.index.store import open_dataset, reading
+from assay.schemas import Facet, FacetValue, Filter, Predicate
+from assay.types import BucketInfo, DocumentInfo, FieldInfo
 
 _CACHED_SETS = 64
 _CHUNKS = ["id", "doc_id", "page"]
-_HEAVY = frozenset(["text"])
+_HEAVY = frozenset(["text", "sha256", "file_metadata", "given_metadata"])
+_FACET_VALUES = 50
+_FACET_RANGES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +48,9 @@ class Allowed:
 class Catalog:
     """Of one snapshot. A row is a chunk, numbered by ascending id; ``offsets`` are the rows' places in the store."""
 
-    def __init__(self, chunks: Any, documents: Any) -> None:
-        """From the two datasets. Raises ``IndexFault`` where they cannot be read, or do not belong together."""
+    def __init__(self, chunks: Any, documents: Any, schemas: Mapping[str, BucketSchema]) -> None:
+        """From the two datasets, and the snapshot's schemas. Raises ``IndexFault`` where the datasets cannot be read, or do not
+        belong together."""
         with reading():
             table = chunks.to_table(columns=_CHUNKS)
             self._documents: pa.Table = documents.to_table(
@@ -57,6 +64,7 @@ class Catalog:
             raise IndexFault(f"the store has chunks of no document; {RESTORE}")
         self.document: NDArray[np.int32] = held.to_numpy().astype(np.int32)[self.offsets]
         self._chunks = table.select(["page"]).take(self.offsets)
+        self._schemas = schemas
         self.buckets = self._count_buckets()
         self._cache: OrderedDict[str, Allowed] = OrderedDict()
         self._lock = threading.Lock()
@@ -86,11 +94,73 @@ class Catalog:
         """``filters.Frame``."""
         return documents[self.document]
 
-    def _fields(self, buckets: Sequence[str]) -> Mapping[str, Field]:
-        return FIELDS
+    def fields(self, buckets: Sequence[str]) -> Mapping[str, Field]:
+        """What may be asked of these buckets, or of all. A field that only some of them have is missing in the others."""
+        said: dict[str, dict[str, Field]] = {}
+        for bucket in sorted(set(buckets)) or self.buckets:
+            for name, field in fields_of(self.schema(bucket)).items():
+                said.setdefault(name, {})[bucket] = field
+        found = dict(FIELDS)
+        for name, by_bucket in said.items():
+            alike = len({field.type for field in by_bucket.values()}) == 1
+            clash = () if alike else tuple(f"a {field.type} in '{bucket}'" for bucket, field in by_bucket.items())
+            found[name] = replace(next(iter(by_bucket.values())), clash=clash)
+        return found
+
+    def facets(self, names: Sequence[str], rows: NDArray[np.int64], buckets: Sequence[str]) -> dict[str, Facet]:
+        """Over the documents of some rows. Raises ``UnknownField`` or ``InvalidFilter``."""
+        fields = self.fields(buckets)
+        asked = {name: field_of(name, fields, f"facets[{i}]") for i, name in enumerate(names)}
+        return {name: self._facet(field, rows) for name, field in asked.items()}
+
+    def info(self, doc_id: str) -> DocumentInfo:
+        """Raises ``NotFound``."""
+        row = self.row_of(doc_id)
+        held = self._documents.slice(row, 1).to_pylist()[0]
+        schema = self.schema(held["bucket"])
+        values = {name: held[field.column] for name, field in fields_of(schema).items()}
+        return DocumentInfo(
+            **{name: held[name] for name in ("doc_id", "bucket", "title", "uri", "format", "bytes", "chunks")},
+            ingested_at=_shown(held["ingested_at"]),
+            metadata={name: _shown(value) for name, value in values.items() if value not in (None, [])},
+        )
+
+    def row_of(self, doc_id: str) -> int:
+        """A document's place in the store. Raises ``NotFound``."""
+        row = pc.index(self._documents["doc_id"], doc_id).as_py()
+        if row < 0:
+            raise NotFound("there is no such document", "doc_id")
+        return int(row)
+
+    def schema(self, bucket: str) -> BucketSchema:
+        return self._schemas.get(bucket, BucketSchema())
+
+    def rows(self, allowed: Allowed) -> NDArray[np.int64]:
+        return np.arange(len(self.ids)) if allowed.mask is None else np.flatnonzero(allowed.mask)
+
+    def rows_in(self, doc_id: str) -> NDArray[np.int64]:
+        """A document's passages. Raises ``NotFound``."""
+        return np.flatnonzero(self.document == self.row_of(doc_id))
+
+    def _facet(self, field: Field, rows: NDArray[np.int64]) -> Facet:
+        """A document counts once for each of its values; dates count by year."""
+        documents = self.document[rows]
+        places = rows if field.of_chunks else np.unique(documents)
+        values = self.column(field).take(pa.array(places)).to_pylist()
+        owners = documents if field.of_chunks else places
+        pairs = {(int(o), item) for o, v in zip(owners, values, strict=True) for item in _items(v)}
+        counts = Counter(item for _, item in pairs)
+        missing = len(set(owners.tolist())) - len({owner for owner, _ in pairs})
+        if field.type == "number" and len(counts) > _FACET_RANGES:
+            return Facet(values=_ranges(pairs), missing=missing)
+        # Years and numbers in their order, everything else by how often it is there.
+        in_order = field.type in ("number", "date")
+        ordered = sorted(counts.items(), key=lambda item: (0 if in_order else -item[1], item[0]))
+        shown = [FacetValue(value=value, count=count) for value, count in ordered[:_FACET_VALUES]]
+        return Facet(values=shown, missing=missing, more=max(0, len(ordered) - _FACET_VALUES))
 
     def _allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed:
-        fields = self._fields(buckets)
+        fields = self.fields(buckets)
         # What must hold, and may be given up to explain an empty result. What a caller may see at all is not among it.
         parts: list[Filter] = [] if not buckets else [Predicate(field="bucket", op="in", value=sorted(set(buckets)))]
         parts += [] if doc_id is None else [Predicate(field="doc_id", op="=", value=doc_id)]
@@ -105,18 +175,37 @@ class Catalog:
         return Allowed(count, mask) if count else Allowed(0, mask, *_blocking(parts, masks))
 
     def _count_buckets(self) -> dict[str, BucketInfo]:
-        table = self._documents.select(["bucket", "chunks"])
-        counted = (
-            table.group_by("bucket").aggregate([("chunks", "count"), ("chunks", "sum")]).sort_by("bucket").to_pylist()
-        )
-        return {
-            row["bucket"]: BucketInfo(row["bucket"], row["chunks_count"], row["chunks_sum"] or 0) for row in counted
+        """Those that hold documents, and those that have a schema."""
+        table = self._documents
+        counted = {
+            row["bucket"]: (row["chunks_count"], row["chunks_sum"] or 0)
+            for row in table.group_by("bucket").aggregate([("chunks", "count"), ("chunks", "sum")]).to_pylist()
         }
+        return {
+            name: BucketInfo(name, *counted.get(name, (0, 0)), *self._described(name))
+            for name in sorted({*counted, *self._schemas})
+        }
+
+    def _described(self, bucket: str) -> tuple[str, tuple[FieldInfo, ...]]:
+        schema = self.schema(bucket)
+        here = self._documents.filter(pc.field("bucket") == bucket) if schema.fields else self._documents
+        return schema.description, tuple(
+            FieldInfo(name, f.type, f.required, f.description, int(present(here[column_of(name, f.type)]).sum()))
+            for name, f in schema.fields.items()
+        )
 
     def _check_buckets(self, buckets: Sequence[str]) -> None:
         for bucket in buckets:
             if bucket not in self.buckets:
                 raise UnknownBucket(f"there is no bucket '{bucket[:80]}'", "buckets", tuple(self.buckets))
+
+
+def open_catalog(layout: Layout) -> Catalog:
+    """Of the snapshot in force, without its legs and without reading every byte. Raises ``IndexFault``."""
+    current(layout)
+    manifest = read_current(layout)
+    chunks = open_dataset(layout.chunks, manifest.chunks_version)
+    return Catalog(chunks, open_dataset(layout.documents, manifest.documents_version), manifest.buckets)
 
 
 def _blocking(parts: Sequence[Filter], masks: Sequence[Mask]) -> tuple[Filter, int]:
@@ -126,3 +215,25 @@ def _blocking(parts: Sequence[Filter], masks: Sequence[Mask]) -> tuple[Filter, i
     without = [int(np.count_nonzero(almost & ~mask)) for mask in masks]
     best = min(range(len(parts)), key=lambda i: (-without[i], int(np.count_nonzero(masks[i]))))
     return parts[best], without[best]
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, datetime):
+        return [str(value.year)]
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _ranges(pairs: Collection[tuple[int, float]]) -> list[FacetValue]:
+    """A few ranges that hold about as many documents each; their bounds are values that there are."""
+    values = np.sort(np.array([value for _, value in pairs]))
+    cuts = np.unique(values[[len(values) * i // _FACET_RANGES for i in range(_FACET_RANGES)]])
+    place = np.searchsorted(cuts, values, side="right") - 1
+    return [
+        FacetValue(value=float(own[0]), to=float(own[-1]), count=len(own))
+        for number in range(len(cuts))
+        if len(own := values[place == number])
+    ]
+
+
+def _shown(value: Any) -> Any:
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value

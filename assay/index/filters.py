@@ -53,11 +53,14 @@ MAX_PREDICATES = 64
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field that may be filtered: its type, its column, and whether that is one of chunks rather than of documents."""
+    """A field that may be filtered: its type, its column, and whether that is one of chunks rather than of documents.
+
+    ``clash``: what it is in which bucket, where the selected buckets do not agree on its type: it cannot be used then."""
 
     type: FieldType
     column: str
     of_chunks: bool = False
+    clash: tuple[str, ...] = ()
 
 
 FIELDS: Mapping[str, Field] = {
@@ -133,6 +136,16 @@ def _compile(filters: Filter, fields: Mapping[str, Field], at: str, depth: int) 
     return lambda frame: _joined(join, [part(frame) for part in compiled], frame)
 
 
+def field_of(name: str, fields: Mapping[str, Field], at: str) -> Field:
+    """Raises ``UnknownField``, or ``InvalidFilter`` where the selected buckets do not agree on its type."""
+    known = fields.get(name)
+    if known is None:
+        raise UnknownField(f"there is no field '{name[:80]}'", at, tuple(sorted(fields)))
+    if known.clash:
+        raise InvalidFilter(f"'{name}' is {', '.join(known.clash)}; select one bucket", at)
+    return known
+
+
 def _negated(held: Held) -> Held:
     return Held(~held.mask, held.of_chunks)
 
@@ -160,9 +173,7 @@ def _predicates(filters: Filter) -> int:
 
 
 def _predicate(p: Predicate, fields: Mapping[str, Field], at: str) -> Compiled:
-    known = fields.get(p.field)
-    if known is None:
-        raise UnknownField(f"there is no field '{p.field[:80]}'", f"{at}.field", tuple(sorted(fields)))
+    known = field_of(p.field, fields, f"{at}.field")
     if p.op not in OPS[known.type]:
         raise InvalidFilter(
             f"'{p.op}' does not apply to '{p.field}', a {known.type} field", f"{at}.op", OPS[known.type]
@@ -171,12 +182,12 @@ def _predicate(p: Predicate, fields: Mapping[str, Field], at: str) -> Compiled:
         if not isinstance(p.value, bool):
             raise InvalidFilter("'is_null' takes true or false", f"{at}.value", ("true", "false"))
         missing = p.value
-        return lambda frame: Held(_present(frame.column(known)) != missing, known.of_chunks)
+        return lambda frame: Held(present(frame.column(known)) != missing, known.of_chunks)
     test = _test(p, known.type, at)
     if p.op == "!=" and known.type == "list":
         contains = _test(Predicate(field=p.field, op="=", value=p.value), known.type, at)
         return lambda frame: Held(
-            _present(frame.column(known)) & ~_passed(contains, frame.column(known)), known.of_chunks
+            present(frame.column(known)) & ~_passed(contains, frame.column(known)), known.of_chunks
         )
     return lambda frame: Held(_passed(test, frame.column(known)), known.of_chunks)
 
@@ -190,7 +201,7 @@ def _passed(test: Callable[[Any], Any], column: pa.ChunkedArray) -> Mask:
     return np.concatenate([np.zeros(0, bool), *parts])
 
 
-def _present(column: pa.ChunkedArray) -> Mask:
+def present(column: pa.ChunkedArray) -> Mask:
     if pa.types.is_list(column.type):
         return _mask(pc.greater(pc.list_value_length(column), 0))
     return _mask(column.is_valid())

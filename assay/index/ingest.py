@@ -5,7 +5,6 @@ What a batch has stored stays stored, whatever happens afterwards: a run that wa
 
 import hashlib
 import os
-import re
 import stat
 import time
 from collections import Counter
@@ -18,27 +17,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.errors import ParseFault, SetupError
+from assay.index.buckets import BUCKET, BucketSchema, typed
 from assay.index.chunk import CHUNKER, Passage, chunk, passage_text
 from assay.index.embed import Encoder
 from assay.index.files import Layout, interrupt_after
+from assay.index.metadata import Given
 from assay.index.mirror import publish, writing
-from assay.index.parsed import FORMATS, Parsed
+from assay.index.parsed import FORMATS, Parsed, Raw
 from assay.index.parser import Parser
 from assay.index.snapshot import REBUILD_ROWS
-from assay.index.store import Entry, Store
+from assay.index.store import Entry, Held, Store
 
-Outcome = Literal["ingested", "replaced", "unchanged", "skipped", "failed"]
+Outcome = Literal["ingested", "replaced", "described", "unchanged", "skipped", "failed"]
 
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _STEP = 64
 _BATCH_CHUNKS = 256  # what is embedded and committed at a time: about 20 s of work on two cores
-_SKIPPED = frozenset(["unsupported", "empty"])  # nothing is lost without them, so they are no failure
+_SKIPPED = frozenset(["unsupported", "empty", "sidecar"])  # nothing is lost without them, so they are no failure
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one file. ``reason`` is one of ``assay.errors.Reason``, or "partial" for one of whose content some was
-    left out; it and ``message`` are empty where there is nothing to tell."""
+    """What became of one file; "described": it is as it was, and something else is said about it. ``reason`` is one of
+    ``assay.errors.Reason``, or "partial" for one of whose content some was left out; it and ``message`` are empty where there
+    is nothing to tell."""
 
     uri: str
     outcome: Outcome
@@ -66,6 +67,10 @@ class Report:
     bytes: int = 0
     """Of the files that were ingested or replaced."""
     seconds: float = 0.0
+    undeclared: dict[str, int] = field(default_factory=dict)
+    """Metadata that the bucket's schema does not name: in how many files."""
+    unused_rows: list[str] = field(default_factory=list)
+    """Rows of the metadata table that are of no file."""
 
     def count(self, outcome: Outcome) -> int:
         return sum(row.outcome == outcome for row in self.rows)
@@ -83,6 +88,8 @@ class Report:
             "chunks": chunks,
             "seconds": self.seconds,
             "chunks_per_s": round(chunks / self.seconds, 1) if self.seconds else None,
+            "undeclared": self.undeclared,
+            "unused_rows": self.unused_rows,
             "rows": [asdict(row) for row in self.rows],
         }
 
@@ -112,7 +119,20 @@ class Read:
     passages: Sequence[Passage]
     outcome: Outcome
     notes: Sequence[str] = ()
+    file_metadata: Mapping[str, Raw] = field(default_factory=dict)
+    given: Mapping[str, Raw] = field(default_factory=dict)
+    problems: Sequence[str] = ()
     vectors: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A document whose file is as it was, and about which something else is said."""
+
+    source: Source
+    doc_id: str
+    given: Mapping[str, Raw]
+    problems: Sequence[str]
 
 
 # What all files come to, in any order, with the hashes of the documents that are known. A ``Row`` is of one with nothing
@@ -181,14 +201,20 @@ class Ingestion:
         parser: Parser,
         progress: Callable[[Progress], None] = lambda _: None,
         reads: Reads | None = None,
+        schema: BucketSchema | None = None,
+        given: Given | None = None,
     ) -> None:
-        if not _BUCKET.fullmatch(bucket):
+        """``schema``: None for the one that the bucket has; ``given``: what is said of the files from outside of them."""
+        if not BUCKET.fullmatch(bucket):
             raise SetupError(f"a bucket's name has letters, digits and . _ - only; '{bucket[:80]}' does not", "bucket")
         self.report = Report(bucket)
         self._layout, self._sources, self._encoder, self._embed = layout, sources, encoder, embed
         self._parser, self._progress, self._reads = parser, progress, reads or self._one_by_one
         self._source_of = {source.uri: source for source in sources}
         self._begun = time.monotonic()
+        self._wanted, self._schema = schema, schema or BucketSchema()
+        self._given = given or Given([source.path for source in sources])
+        self._undeclared: Counter[str] = Counter()
         self._total_bytes = sum(source.size for source in sources)
         self._bytes = self._chunks = 0
 
@@ -207,17 +233,70 @@ class Ingestion:
         return self.report
 
     def _fill(self, store: Store) -> None:
-        known = store.hashes(self.report.bucket)
+        if self._wanted is not None:
+            store.declare(self.report.bucket, self._wanted)
+        self._schema = store.schema_of(self.report.bucket)
+        held = store.documents(self.report.bucket)
         batch: list[Read] = []
-        for read in self._reads(self._sources, known):
-            if isinstance(read, Row):
-                self._tell(self._source_of[read.uri], read)
-                continue
-            batch.append(read)
-            if sum(len(r.passages) for r in batch) >= _BATCH_CHUNKS:
-                self._store(store, batch)
-                batch = []
-        self._store(store, batch)
+        described: list[_Described] = []
+        for read in self._reads(self._documents(), {doc_id: document.sha256 for doc_id, document in held.items()}):
+            done = self._with_metadata(read, held)
+            if isinstance(done, Row):
+                self._tell(self._source_of[done.uri], done)
+            elif isinstance(done, _Described):
+                described.append(done)
+            else:
+                batch.append(done)
+            if sum(len(r.passages) for r in batch) + len(described) >= _BATCH_CHUNKS:
+                self._store(store, batch, described)
+                batch, described = [], []
+        self._store(store, batch, described)
+        self._account(held)
+
+    def _documents(self) -> list[Source]:
+        """The sources less those that are other files' metadata."""
+        for source in self._sources:
+            if owner := self._given.sidecars.get(source.path):
+                said = f"it is the metadata of {owner.name}"
+                self._tell(source, Row(source.uri, "skipped", reason="sidecar", message=said))
+        return [source for source in self._sources if source.path not in self._given.sidecars]
+
+    def _with_metadata(self, read: Read | Row, held: Mapping[str, Held]) -> Read | Row | _Described:
+        """What is said of a file from outside, with it; a ``Row`` where its metadata fails it, or where nothing is new."""
+        if isinstance(read, Row) and read.outcome != "unchanged":
+            return read
+        source = self._source_of[read.uri] if isinstance(read, Row) else read.source
+        try:
+            given = self._given.of(source.uri, source.path)
+            if isinstance(read, Read):
+                problems = self._check({**read.file_metadata, **given}) if read.passages else ()
+                return replace(read, given=given, problems=problems)
+            doc_id = doc_id_of(self.report.bucket, source.uri)
+            problems = self._check({**held[doc_id].file_metadata, **given})
+        except ParseFault as e:
+            return Row(source.uri, "failed", reason=e.reason, message=e.message)
+        if given != held[doc_id].given_metadata:
+            return _Described(source, doc_id, given, problems)
+        return Row(source.uri, "unchanged", 0, *_said(problems))
+
+    def _check(self, raw: Mapping[str, Raw]) -> tuple[str, ...]:
+        """What of a file's metadata cannot be used. Raises ``ParseFault`` where a required field is missing."""
+        found = typed(self._schema, raw)
+        if found.missing:
+            why = "".join(f"; {problem}" for problem in found.problems)
+            raise ParseFault(f"required, and not there: {', '.join(found.missing)}{why}", "metadata")
+        self._undeclared.update(found.undeclared)
+        return found.problems
+
+    def _account(self, held: Mapping[str, Held]) -> None:
+        """What else is to be said of the metadata: that documents of earlier runs lack what is required now, too."""
+        self.report.undeclared = dict(self._undeclared.most_common()) if self._schema.fields else {}
+        self.report.unused_rows = list(self._given.unused_rows)
+        told = {doc_id_of(self.report.bucket, uri) for uri in self._source_of}
+        for doc_id, document in held.items():
+            if doc_id not in told and (missing := typed(self._schema, document.metadata).missing):
+                message = f"required, and not there: {', '.join(missing)}"
+                self.report.rows.append(Row(document.uri, "unchanged", reason="metadata", message=message))
 
     def _one_by_one(self, sources: Sequence[Source], known: Mapping[str, str]) -> Iterator[Read | Row]:
         return (self.read(source, known) for source in sources)
@@ -245,8 +324,9 @@ class Ingestion:
             outcome = "skipped" if e.reason in _SKIPPED else "failed"
             return Row(source.uri, outcome, reason=e.reason, message=e.message)
         return Read(
-            source, doc_id, digest, len(data), parsed.title, parsed.format, parsed.text, passages, outcome, parsed.notes
-        )
+            source, doc_id, digest, len(data), parsed.title, parsed.format, parsed.text, passages, outcome, parsed.notes,
+            parsed.metadata,
+        )  # fmt: skip
 
     def _passages(self, parsed: Parsed) -> Sequence[Passage]:
         try:
@@ -265,18 +345,19 @@ class Ingestion:
             for r in reads
         ]
 
-    def _store(self, store: Store, batch: Sequence[Read]) -> None:
-        if not batch:
-            return
+    def _store(self, store: Store, batch: Sequence[Read], described: Sequence[_Described]) -> None:
         self._chunks += sum(len(r.passages) for r in batch if r.vectors is not None)
         batch = self.embedded(batch)
         with interrupt_after():  # what is stored is in the report, whenever Ctrl-C comes
             store.put([self._entry(r) for r in batch])
             for r in batch:
-                why = ("partial", "; ".join(r.notes)) if r.notes else ()
+                why = _said(r.problems, r.notes)
                 if not r.passages:
                     why = ("empty", "the file holds no text any more; its old text is out of the index")
                 self._tell(r.source, Row(r.source.uri, r.outcome, len(r.passages), *why))
+            store.describe({d.doc_id: d.given for d in described})
+            for d in described:
+                self._tell(d.source, Row(d.source.uri, "described", 0, *_said(d.problems)))
 
     def _entry(self, r: Read) -> Entry:
         assert r.vectors is not None
@@ -291,6 +372,8 @@ class Ingestion:
             text=r.text,
             passages=r.passages,
             vectors=r.vectors,
+            file_metadata=r.file_metadata,
+            given_metadata=r.given,
         )
 
     def _embedded(self, texts: Sequence[str], batch_bytes: int) -> NDArray[np.float32]:
@@ -312,6 +395,13 @@ class Ingestion:
     def _show(self, in_hand: int) -> None:
         done = self._bytes + in_hand
         self._progress(Progress(len(self.report.rows), len(self._sources), done, self._total_bytes, self._chunks))
+
+
+def _said(problems: Sequence[str], notes: Sequence[str] = ()) -> tuple[str, ...]:
+    """Reason and message of a row, where there is something to say."""
+    if not problems and not notes:
+        return ()
+    return "partial" if notes else "metadata", "; ".join([*notes, *problems])
 
 
 def _hash(data: bytes) -> str:

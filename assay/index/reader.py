@@ -1,5 +1,6 @@
 """A snapshot opened for searching. Immutable: a retriever swaps one for the next, and searches in progress keep theirs."""
 
+import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +9,6 @@ from math import log
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 
 from assay.errors import IndexFault, NotFound
 from assay.index.catalog import Catalog
@@ -20,10 +20,11 @@ from assay.index.snapshot import Manifest
 from assay.index.sparse import Weighted
 from assay.index.store import open_dataset, reading
 from assay.text import query_terms
-from assay.types import Chunk
+from assay.types import Chunk, DocumentQuery, DocumentText
 
 _Checked = tuple[FileEntry, tuple[int, ...] | None]
 _SELECTIONS = 64  # filters whose masks are kept for each segment
+_NAMED = 50  # pages or headings, where the one that is asked for is not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Reader:
         loaded, self._checked = self._read(layout, before)
         self._chunks = open_dataset(layout.chunks, manifest.chunks_version)
         self._documents = open_dataset(layout.documents, manifest.documents_version)
-        self.catalog = Catalog(self._chunks, self._documents)
+        self.catalog = Catalog(self._chunks, self._documents, manifest.buckets)
         self.ids: Ids = self.catalog.ids
         self.segments = [Placed(segment, self.ids) for segment in loaded]
         self.torn += [torn for segment in loaded for torn in segment.torn]
@@ -167,11 +168,42 @@ class Reader:
 
     def document(self, doc_id: str) -> str:
         """A document's text, in which spans count. Raises ``NotFound``."""
+        return self.texts([doc_id])[doc_id]
+
+    def texts(self, doc_ids: Sequence[str]) -> dict[str, str]:
+        """Texts of documents by their ids. Raises ``NotFound``."""
+        places = [self.catalog.row_of(doc_id) for doc_id in doc_ids]
         with reading():
-            found = self._documents.to_table(columns=["text"], filter=pc.field("doc_id") == doc_id)
-        if not found.num_rows:
-            raise NotFound("there is no such document", "doc_id")
-        return str(found["text"][0].as_py())
+            found = self._documents.take(places, columns=["text"])["text"].to_pylist() if places else []
+        return dict(zip(doc_ids, found, strict=True))
+
+    def part(self, query: DocumentQuery) -> DocumentText:
+        """Raises ``NotFound``: the document, or a page or heading that it does not have."""
+        text = self.document(query.doc_id)
+        start, end = self._place_in(query, text)
+        end = min(end, start + query.max_chars)
+        return DocumentText(self.catalog.info(query.doc_id), text[start:end], (start, end), len(text))
+
+    def _place_in(self, query: DocumentQuery, text: str) -> tuple[int, int]:
+        if query.span is not None:
+            return min(query.span[0], len(text)), min(query.span[1], len(text))
+        if query.page is None and query.heading is None:
+            return 0, len(text)
+        passages = self.chunks(self.catalog.rows_in(query.doc_id))
+        if query.page is not None:
+            found = [p for p in passages if p.page == query.page]
+            there, field = {str(p.page) for p in passages if p.page is not None}, "page"
+        else:
+            found = [p for p in passages if query.heading in p.heading]
+            line = re.search(rf"^#*[ \t]*{re.escape(query.heading or '')}[ \t]*$", text, re.MULTILINE)
+            if not found and line:  # of a section so short that it shares a passage with others
+                return line.start(), len(text)
+            there, field = {name for p in passages for name in p.heading}, "heading"
+        if not found:
+            asked = query.page if query.page is not None else query.heading
+            shown = tuple(sorted(there, key=lambda name: (len(name), name) if field == "page" else (0, name))[:_NAMED])
+            raise NotFound(f"the document has no {field} '{str(asked)[:80]}' with text", field, shown)
+        return min(p.start for p in found), max(p.end for p in found)
 
     def _read(self, layout: Layout, before: "Reader | None") -> tuple[list[Segment], dict[str, _Checked]]:
         """The segments, and what the files of the store looked like when they were found to be right."""

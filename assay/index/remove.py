@@ -20,7 +20,7 @@ def remove(layout: Layout, bucket: str, names: Sequence[str]) -> Manifest:
         if state is None:
             raise SetupError(f"there is no index at {layout.root}; {REPAIR}", "index.uri")
         store = Store(layout, state.embedder, state.checksum, state.dim)
-        held = store.hashes(bucket)
+        held = store.documents(bucket)
         ids = {name: name if name in held else doc_id_of(bucket, name) for name in names}
         if unknown := [name for name in names if ids[name] not in held]:
             raise NotFound(f"bucket '{bucket}' has no document {', '.join(map(repr, unknown))}", "document")

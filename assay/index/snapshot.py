@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from assay.errors import IndexFault
 from assay.index import segment
+from assay.index.buckets import BucketSchema
 from assay.index.chunk import passage_text
 from assay.index.dense import Ids, kind_for
 from assay.index.files import REPAIR, RESTORE, Layout, fault_of, in_threads, remove_others, sha256, write_atomic
@@ -62,6 +63,8 @@ class Manifest(BaseModel):
     chunks_version: int
     documents_version: int
     chunks: int
+    buckets: dict[str, BucketSchema]
+    """The schemas that this snapshot's filters are compiled against."""
     files: dict[str, FileEntry]
     """Of the store, at these versions."""
     legs: Legs
@@ -128,6 +131,7 @@ def _put_in_force(
         chunks_version=store.state.chunks,
         documents_version=store.state.documents,
         chunks=len(live),
+        buckets=dict(store.state.buckets),
         files=_files(store, current),
         legs=legs,
         segments=(*kept, *built),
@@ -204,7 +208,8 @@ def _number(manifest: Path) -> int:
 
 def _serves(manifest: Manifest, store: Store) -> bool:
     state = store.state
-    return (manifest.chunks_version, manifest.documents_version) == (state.chunks, state.documents)
+    versions = (manifest.chunks_version, manifest.documents_version)
+    return versions == (state.chunks, state.documents) and manifest.buckets == state.buckets
 
 
 def _undamaged(layout: Layout, entries: tuple[SegmentEntry, ...]) -> tuple[SegmentEntry, ...]:

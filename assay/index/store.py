@@ -8,9 +8,9 @@ the newest version, only at the one that a snapshot or the state names.
 import json
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from assay.errors import IndexFault
+from assay.index.buckets import BucketSchema, arrow_of, column_of, typed
 from assay.index.chunk import Passage
 from assay.index.files import RESTORE, Layout, sync_tree, write_atomic
+from assay.index.filters import INSTANT
+from assay.index.parsed import Raw
 
-FORMAT = 2
-_INSTANT = pa.timestamp("us", tz="UTC")
+FORMAT = 3
+_REWRITTEN = 500  # documents at a time, with their texts
 _FRAGMENTS = 24  # more small ones than this and scans slow down: they are merged
 _FRAGMENT = 100_000  # rows that are no longer small: merging never writes them again
 
@@ -41,9 +44,11 @@ _DOCUMENTS = pa.schema(
         ("text", pa.large_string()),
         ("bytes", pa.int64()),
         ("chunks", pa.int32()),
-        ("ingested_at", _INSTANT),
+        ("ingested_at", INSTANT),
+        ("file_metadata", pa.string()),  # JSON: what the file says of itself, and what is said from outside of it;
+        ("given_metadata", pa.string()),  # a changed schema reads them anew, a changed table needs no parsing
     ]
-)
+)  # and a column for every field of a bucket: see buckets.column_of
 
 
 def _chunks_schema(dim: int) -> pa.Schema:
@@ -62,7 +67,7 @@ def _chunks_schema(dim: int) -> pa.Schema:
             ("heading", pa.list_(pa.string())),
             ("page", pa.int32()),
             ("hidden", pa.bool_()),
-            ("ingested_at", _INSTANT),
+            ("ingested_at", INSTANT),
             ("vector", pa.list_(pa.float16(), dim)),
         ]
     )
@@ -70,7 +75,9 @@ def _chunks_schema(dim: int) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The versions of the two datasets that belong together, and whose vectors they hold. Ids are never used twice."""
+    """The versions of the two datasets that belong together, whose vectors they hold, and the buckets' schemas.
+
+    Ids are never used twice."""
 
     embedder: str
     checksum: str
@@ -78,6 +85,7 @@ class State:
     chunks: int = 0
     documents: int = 0
     next_id: int = 1
+    buckets: Mapping[str, BucketSchema] = field(default_factory=dict)
     format: int = FORMAT
 
 
@@ -95,6 +103,23 @@ class Entry:
     text: str
     passages: Sequence[Passage]
     vectors: NDArray[np.float32]
+    file_metadata: Mapping[str, Raw] = field(default_factory=dict)
+    given_metadata: Mapping[str, Raw] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the store knows of a document: enough to see whether anything has changed."""
+
+    uri: str
+    sha256: str
+    file_metadata: Mapping[str, Raw]
+    given_metadata: Mapping[str, Raw]
+
+    @property
+    def metadata(self) -> dict[str, Raw]:
+        """Merged; what is said from outside counts before what the file says."""
+        return {**self.file_metadata, **self.given_metadata}
 
 
 @contextmanager
@@ -128,11 +153,62 @@ class Store:
             self._undo_leftovers()
             self._check_state()
 
-    def hashes(self, bucket: str) -> dict[str, str]:
-        """doc_id -> sha256 of the documents that a bucket holds."""
+    def documents(self, bucket: str) -> dict[str, Held]:
+        """By doc_id, of those that a bucket holds."""
+        columns = ["doc_id", *Held.__slots__]
         with reading():
-            table = self._documents().to_table(columns=["doc_id", "sha256"], filter=pc.field("bucket") == bucket)
-        return dict(zip(table["doc_id"].to_pylist(), table["sha256"].to_pylist(), strict=True))
+            rows = self._documents().to_table(columns=columns, filter=pc.field("bucket") == bucket).to_pylist()
+            return {
+                row["doc_id"]: Held(
+                    row["uri"], row["sha256"], json.loads(row["file_metadata"]), json.loads(row["given_metadata"])
+                )
+                for row in rows
+            }
+
+    def schema_of(self, bucket: str) -> BucketSchema:
+        return self.state.buckets.get(bucket, BucketSchema())
+
+    def declare(self, bucket: str, schema: BucketSchema) -> None:
+        """Give a bucket a schema, and its documents the values that they have by it. Does nothing where it has that one."""
+        if self.state.buckets.get(bucket) == schema:
+            return
+        documents = self._documents()
+        known = set(documents.schema.names)
+        columns = {column_of(name, f.type): arrow_of(f.type) for name, f in schema.fields.items()}
+        if new := [pa.field(name, kind) for name, kind in columns.items() if name not in known]:
+            documents.add_columns(pa.schema(new))
+        state, self.state = self.state, replace(self.state, buckets={**self.state.buckets, bucket: schema})
+        old = {column_of(name, f.type) for name, f in state.buckets.get(bucket, BucketSchema()).fields.items()}
+        if old or columns:
+            self._rewrite(pc.field("bucket") == bucket, lambda row: {**row, **dict.fromkeys(old)})
+        self._commit(self._chunks().latest_version, self._documents().latest_version, self.state.next_id)
+
+    def describe(self, given: Mapping[str, Mapping[str, Raw]]) -> None:
+        """Other metadata from outside for documents, by doc_id; their texts, chunks and vectors stay."""
+        if not given:
+            return
+        said = {doc_id: json.dumps(metadata) for doc_id, metadata in given.items()}
+        self._rewrite(pc.field("doc_id").isin(list(given)), lambda row: {**row, "given_metadata": said[row["doc_id"]]})
+        self._commit(self.state.chunks, self._documents().latest_version, self.state.next_id)
+
+    def _rewrite(self, which: pc.Expression, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Replace rows of documents, with their values by the bucket's schema. Nothing of it counts before a commit."""
+        documents = self._documents()
+        ids = documents.to_table(columns=["doc_id"], filter=which)["doc_id"].to_pylist()
+        for start in range(0, len(ids), _REWRITTEN):
+            these = pc.field("doc_id").isin(ids[start : start + _REWRITTEN])
+            rows = documents.to_table(filter=these).to_pylist()
+            changed = [self._with_values(change(row)) for row in rows]
+            table = pa.Table.from_pylist(changed, documents.schema)
+            documents.delete(these)
+            documents = lance.write_dataset(table, documents.uri, mode="append")
+
+    def _with_values(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A document's row with the columns of its bucket's fields."""
+        schema = self.schema_of(row["bucket"])
+        raw = {**json.loads(row["file_metadata"]), **json.loads(row["given_metadata"])}
+        values = typed(schema, raw).values if schema.fields else {}
+        return {**row, **{column_of(n, f.type): values.get(n) for n, f in schema.fields.items()}}
 
     def put(self, entries: Sequence[Entry], now: datetime | None = None) -> None:
         """Commit documents; one that is there already is replaced with all its chunks."""
@@ -146,7 +222,8 @@ class Store:
         if rows:
             chunks = lance.write_dataset(_chunk_table(rows, entries, self.state.dim), chunks.uri, mode="append")
         documents.delete(same)
-        table = pa.Table.from_pylist([_document_row(e, instant) for e in entries], _DOCUMENTS)
+        described = [self._with_values(_document_row(e, instant)) for e in entries]
+        table = pa.Table.from_pylist(described, documents.schema)
         documents = lance.write_dataset(table, documents.uri, mode="append")
         self._commit(chunks.latest_version, documents.latest_version, self.state.next_id + len(rows))
 
@@ -242,6 +319,9 @@ class Store:
         self._synced_s = time.time() - 2  # clocks of file systems are coarse
         self.state = replace(self.state, chunks=chunks, documents=documents, next_id=next_id)
         fields = {name: getattr(self.state, name) for name in State.__slots__}
+        fields["buckets"] = {
+            name: schema.model_dump(by_alias=True, mode="json") for name, schema in self.state.buckets.items()
+        }
         write_atomic(self._layout.state, json.dumps(fields, indent=1).encode())
 
 
@@ -251,14 +331,16 @@ def read_state(layout: Layout) -> State | None:
         fields = json.loads(layout.state.read_bytes())
         if fields["format"] != FORMAT:
             raise IndexFault(f"the index {layout.root} has format {fields['format']}, this version reads {FORMAT}")
-        state = State(**fields)
-        wrong = [name for name, kind in State.__annotations__.items() if type(getattr(state, name)) is not kind]
+        buckets = {str(name): BucketSchema.model_validate(schema) for name, schema in fields.pop("buckets").items()}
+        state = State(**fields, buckets=buckets)
+        plain = {name: kind for name, kind in State.__annotations__.items() if name != "buckets"}
+        wrong = [name for name, kind in plain.items() if type(getattr(state, name)) is not kind]
         if wrong:
-            raise ValueError(f"{wrong[0]} is not {State.__annotations__[wrong[0]].__name__}")
+            raise ValueError(f"{wrong[0]} is not {plain[wrong[0]].__name__}")
         return state
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, OSError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as e:
         raise IndexFault(f"{layout.state} is damaged ({e}); {RESTORE}") from e
 
 
@@ -342,4 +424,6 @@ def _document_row(e: Entry, instant: datetime) -> dict[str, Any]:
         "bytes": e.size,
         "chunks": len(e.passages),
         "ingested_at": instant,
+        "file_metadata": json.dumps(dict(e.file_metadata)),
+        "given_metadata": json.dumps(dict(e.given_metadata)),
     }

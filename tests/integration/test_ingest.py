@@ -557,7 +557,7 @@ def test_the_commands(tmp_path: Path) -> None:
     as_json = json.loads(assay("search", "B-120", "--json", cwd=tmp_path).stdout)
     assert as_json["hits"][0]["chunk"]["uri"] == "docs/pump.md"
     for words, code in [
-        (("search", "x", "--bucket", "nope"), 1),
+        (("search", "x", "--bucket", "nope"), 2),
         (("search", "x", "--filter", "{"), 2),
         (("search", "x", "--legs", "both"), 2),
         (("search", "  "), 2),

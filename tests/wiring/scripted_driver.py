@@ -94,6 +94,7 @@ class ScriptedDriver:
             score=0.83,
             ranks={"dense": 1},
             text=CITATION.quote,
+            text_span=CITATION.span,
         )
         explain = s.SearchExplain(allowed_rows=60, total_rows=4000, methods={"dense": "exact"})
         return s.SearchResponse(request_id="", hits=[hit], explain=explain, index_version="v1")

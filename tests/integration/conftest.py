@@ -57,13 +57,13 @@ def kserve_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def running(
-    kserve_index: Path, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
+    kserve_index: Path, tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Callable[[], int]
 ) -> Iterator[Running]:
     raw = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
     raw["applications"][0]["args"]["index"] = {"uri": str(kserve_index)}
     folder = tmp_path_factory.mktemp("graph")
     (folder / "local.yaml").write_text(yaml.safe_dump(raw))
-    with LocalGraph(load(folder / "local.yaml"), log=folder / "serve.log", port=free_port()) as graph:
+    with LocalGraph(load(folder / "local.yaml"), log=folder / "serve.log", port=free_tcp_port_factory()) as graph:
         graph.wait_ready(300)
         with Client(graph.url, timeout_s=120) as client:
             yield Running(graph, client, kserve_index)
@@ -86,15 +86,3 @@ def engine(ray_address: str):  # type: ignore[no-untyped-def]  # RemoteLLM would
     from deployments.remote import RemoteLLM
 
     return RemoteLLM("small", serve.get_deployment_handle("engine-small", "assay"))
-
-
-@pytest.fixture(scope="session")
-def free_port() -> Callable[[], int]:
-    import socket
-
-    def find() -> int:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            return int(s.getsockname()[1])
-
-    return find

@@ -45,11 +45,11 @@ def _environ(process: psutil.Process) -> dict[str, str]:
     ids=["while its process starts", "while the graph is built", "while a replica starts"],
 )
 def test_an_interrupted_start_leaves_nothing(
-    tmp_path: Path, free_port: Callable[[], int], line: str, number: signal.Signals
+    tmp_path: Path, free_tcp_port_factory: Callable[[], int], line: str, number: signal.Signals
 ) -> None:
     mark, config = uuid.uuid4().hex, tmp_path / "slow.yaml"
     config.write_text(yaml.safe_dump(CONFIG))
-    command = [sys.executable, "-m", "deployments.launch", str(config), "--port", str(free_port())]
+    command = [sys.executable, "-m", "deployments.launch", str(config), "--port", str(free_tcp_port_factory())]
     environ = {**os.environ, "ASSAY_TEST_MARK": mark, "PYTHONPATH": str(ROOT)}
     try:
         with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True) as process:

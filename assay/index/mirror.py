@@ -20,7 +20,7 @@ from assay.index import snapshot
 from assay.index.files import REPAIR, Layout, fault_of, remove_stale, write_atomic
 from assay.index.remote import Files, Remote
 from assay.index.segment import FileEntry
-from assay.index.snapshot import Manifest
+from assay.index.snapshot import Legs, Manifest
 from assay.index.store import Store, read_state
 
 log = logging.getLogger(__name__)
@@ -49,13 +49,16 @@ def publish(layout: Layout, store: Store, **how: Any) -> Manifest:
     return manifest
 
 
-def compact(layout: Layout) -> Manifest | None:
-    """``snapshot.compact``, and into the object store. Holds the index for writing. None where nothing is published."""
+def compact(layout: Layout, change: Mapping[str, Any] | None = None) -> Manifest | None:
+    """``snapshot.compact`` with some of its legs' settings changed, and into the object store. Holds the index for writing.
+
+    None where nothing is published."""
     with writing(layout):
         state = read_state(layout)
         if state is None:
             raise IndexFault(f"there is no index at {layout.root}; {REPAIR}")
-        manifest = snapshot.compact(layout, Store(layout, state.embedder, state.checksum, state.dim))
+        legs = Legs(**{**snapshot.read_current(layout).legs.model_dump(), **change}) if change else None
+        manifest = snapshot.compact(layout, Store(layout, state.embedder, state.checksum, state.dim), legs)
         if layout.remote is not None and manifest is not None:
             _push(layout, layout.remote, manifest)
         return manifest

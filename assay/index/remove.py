@@ -6,14 +6,15 @@ from assay.errors import NotFound, SetupError
 from assay.index.files import REPAIR, Layout
 from assay.index.ingest import doc_id_of
 from assay.index.mirror import publish, writing
-from assay.index.snapshot import Manifest
+from assay.index.snapshot import REBUILD_ROWS, Manifest
 from assay.index.store import Store, read_state
 
 
-def remove(layout: Layout, bucket: str, names: Sequence[str]) -> Manifest:
+def remove(layout: Layout, bucket: str, names: Sequence[str], rebuild_rows: int = REBUILD_ROWS) -> Manifest:
     """Delete documents of a bucket, named by URI or id, and publish: all of them, or none.
 
-    Raises ``NotFound`` that names those that the bucket has not, ``SetupError`` where there is no index, ``IndexFault``.
+    ``rebuild_rows`` as of ``publish``. Raises ``NotFound`` that names those that the bucket has not, ``SetupError`` where
+    there is no index, ``IndexFault``.
     """
     with writing(layout):
         state = read_state(layout)
@@ -25,4 +26,4 @@ def remove(layout: Layout, bucket: str, names: Sequence[str]) -> Manifest:
         if unknown := [name for name in names if ids[name] not in held]:
             raise NotFound(f"bucket '{bucket}' has no document {', '.join(map(repr, unknown))}", "document")
         store.delete(set(ids.values()))
-        return publish(layout, store)
+        return publish(layout, store, rebuild_rows=rebuild_rows)

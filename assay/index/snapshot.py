@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from assay.errors import IndexFault
 from assay.index import segment
@@ -42,13 +42,17 @@ class EmbedderEntry(BaseModel):
 
 
 class Legs(BaseModel):
-    """How the legs are built. Other ones than a snapshot has mean that all its segments are built anew."""
+    """How the legs are built. It is kept with the index; another choice means that all segments are built anew.
+
+    ``dense``: ``flat`` compares all rows, ``ivf`` those of the nearest lists, ``auto`` chooses by a segment's size.
+    ``k1``: how fast more of a term is worth less; ``b``: how much a long text is marked down, 0 for not at all.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     dense: Literal["auto", "flat", "ivf"] = "auto"
-    k1: float = 1.5
-    b: float = 0.75
+    k1: float = Field(default=1.5, ge=0, le=10)
+    b: float = Field(default=0.75, ge=0, le=1)
 
 
 class Manifest(BaseModel):
@@ -75,32 +79,31 @@ class Manifest(BaseModel):
         return f"v{self.number}-{_digest(self)[:6]}"
 
 
-def publish(
-    layout: Layout, store: Store, *, legs: Legs | None = None, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS
-) -> Manifest:
+def publish(layout: Layout, store: Store, *, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS) -> Manifest:
     """Make the store's state what retrievers serve. Does nothing where it already is. Call it under the writer's lock.
 
     Up to ``rebuild_rows`` chunks the legs are built anew. Above, new chunks and those of torn segments get a segment of
-    their own, and deleted ones stay in theirs as tombstones, until ``compact``. ``legs``: None is as they are.
+    their own, and deleted ones stay in theirs as tombstones, until ``compact``.
     All bytes in force are checked first. Raises ``IndexFault`` where the store's are not what was written: legs built
     from it would be wrong, and their checksums right.
     """
     current = _readable(layout)
     if current is not None:
         check_store(layout, current)
-    choice = legs or (current.legs if current else Legs())
-    whole = () if rebuild or current is None or choice != current.legs else _undamaged(layout, current.segments)
+    legs = current.legs if current else Legs()
+    whole = () if rebuild or current is None else _undamaged(layout, current.segments)
     if current is not None and not rebuild and whole == current.segments and _serves(current, store):
         return current
     live = np.sort(store.ids())
     held = [(entry, _alive(layout, entry, live)) for entry in (whole if len(live) > rebuild_rows else ())]
-    return _put_in_force(layout, store, current, choice, [entry for entry, ids in held if len(ids)], live)
+    return _put_in_force(layout, store, current, legs, [entry for entry, ids in held if len(ids)], live)
 
 
-def compact(layout: Layout, store: Store) -> Manifest | None:
-    """Merge what has become many: segments of about one size, ones with many tombstones, and small files of the store.
+def compact(layout: Layout, store: Store, legs: Legs | None = None) -> Manifest | None:
+    """Merge what has become many: segments of about one size, ones with many tombstones, and small files of the store;
+    build all anew, where ``legs`` are to be others.
 
-    Publishes a snapshot that finds the same, or none where there is nothing to merge. Call it under the writer's lock.
+    Publishes a snapshot that finds the same, or none where there is nothing to do. Call it under the writer's lock.
     """
     current = _readable(layout)
     if current is None or not _serves(current, store):
@@ -108,11 +111,12 @@ def compact(layout: Layout, store: Store) -> Manifest | None:
     check_store(layout, current)
     live = np.sort(store.ids())
     held = [(entry, len(_alive(layout, entry, live))) for entry in _undamaged(layout, current.segments)]
-    kept = [] if _drifted(held) else _unmerged(held)
+    choice = legs or current.legs
+    kept = [] if choice != current.legs or _drifted(held) else _unmerged(held)
     tidied = store.tidy()
-    if not tidied and len(kept) == len(current.segments):
+    if not tidied and len(kept) == len(current.segments) and choice == current.legs:
         return current
-    return _put_in_force(layout, store, current, current.legs, kept, live)
+    return _put_in_force(layout, store, current, choice, kept, live)
 
 
 def _put_in_force(

@@ -1,0 +1,152 @@
+"""An index that changes while it is searched: small segments, tombstones, deletions, compaction."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from assay.__main__ import main
+from assay.errors import NotFound
+from assay.index.files import Layout
+from assay.index.ingest import doc_id_of
+from assay.index.mirror import compact
+from assay.index.remove import remove
+from assay.index.snapshot import read_current
+from assay.types import SearchQuery
+from tests.wiring.index.builders import found, ingest, retriever, search, write
+
+FILES = {f"{i:02}.md": f"# Doc {i}\n\nThe marker number {i} is word{i}.\n" for i in range(20)}
+ALL = SearchQuery(("marker",), top_k=100)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    ingest(write(tmp_path / "a", FILES), tmp_path / "index", rebuild_rows=0)
+    return tmp_path / "index"
+
+
+def ranked(index: Path) -> list[list[tuple[str, float]]]:
+    queries = [SearchQuery((q,), top_k=100) for q in ("marker", "word3", "number word7 zebra")]
+    return [[(h.chunk.uri, round(h.score, 4)) for h in search(retriever(index), q).hits] for q in queries]
+
+
+def test_a_small_change_leaves_what_is_large_alone(index: Path, tmp_path: Path) -> None:
+    large = read_current(Layout(str(index))).segments[0]
+    ingest(
+        write(tmp_path / "a", {"new.md": "A zebra marker.", "03.md": "# Doc 3\n\nA lion marker.\n"}),
+        index,
+        rebuild_rows=0,
+    )
+    segments = read_current(Layout(str(index))).segments
+    assert segments[0] == large
+    assert [s.rows for s in segments] == [20, 2]
+    r = retriever(index)
+    assert len(search(r, ALL).hits) == 21
+    for leg in ("dense", "sparse"):
+        hits = search(r, SearchQuery(("word3 lion",), legs=(leg,), top_k=100)).hits
+        assert [h.chunk.text for h in hits if h.chunk.uri == "03.md"] == ["A lion marker."]
+
+
+@pytest.mark.parametrize("named", ["uri", "id"])
+def test_what_is_deleted_is_found_by_nothing(index: Path, named: str) -> None:
+    r, id = retriever(index), doc_id_of("docs", "03.md")
+    assert "word3" in asyncio.run(r.lookup(id))
+    remove(Layout(str(index)), "docs", ["03.md" if named == "uri" else id])
+    assert r.reload()
+    assert r.reasons == ()
+    for leg in ("dense", "sparse"):
+        hits = search(r, SearchQuery(("word3", "marker"), legs=(leg,), top_k=100)).hits
+        assert {h.chunk.uri for h in hits} == FILES.keys() - {"03.md"}
+    with pytest.raises(NotFound):
+        asyncio.run(r.lookup(id))
+    assert [(b.documents, b.chunks) for b in asyncio.run(r.buckets())] == [(19, 19)]
+
+
+def test_a_document_that_is_not_there_is_named_and_nothing_is_deleted(
+    index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_current(Layout(str(index)))
+    for bucket, names in (("docs", ["03.md", "nope.md"]), ("other", ["03.md"])):
+        with pytest.raises(SystemExit) as end:
+            main(["delete", "--index", str(index), "--bucket", bucket, *names])
+        assert end.value.code == 1
+        assert repr(names[-1]) in capsys.readouterr().err
+    assert read_current(Layout(str(index))) == before
+
+
+def test_the_commands(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> tuple[int | str | None, str]:
+        with pytest.raises(SystemExit) as end:
+            main([*words, "--index", str(index)])
+        return end.value.code, capsys.readouterr().out
+
+    assert run("delete", "--bucket", "docs", "03.md", "04.md") == (
+        0, f"bucket docs: 2 deleted, index {read_current(Layout(str(index))).id}\n"
+    )  # fmt: skip
+    code, told = run("compact", "--k1", "2", "--dense", "flat")
+    assert (code, told.startswith("18 passages in 1 segments")) == (0, True)
+    ingest(write(tmp_path / "a", {"new.md": "A zebra."}), index)
+    legs = [(s.bm25.k1, s.bm25.b, s.dense) for s in read_current(Layout(str(index))).segments]
+    assert set(legs) == {(2, 0.75, "flat")}, "what was chosen once is kept"
+    assert run("compact", "--dense", "hnsw")[0] == 1
+    assert run("compact", "--k1", "-1")[0] == 2
+
+
+def test_compaction_changes_what_is_stored_and_not_what_is_found(index: Path, tmp_path: Path) -> None:
+    layout = Layout(str(index))
+    for i in range(5):
+        ingest(write(tmp_path / "a", {f"more{i}.md": f"A zebra marker {i}."}), index, rebuild_rows=0)
+    remove(layout, "docs", [f"{i:02}.md" for i in range(8)], rebuild_rows=0)
+    before, segments = ranked(index), read_current(layout).segments
+    r = retriever(index)
+    compact(layout)
+    assert len(read_current(layout).segments) < len(segments)
+    assert sum(s.rows for s in read_current(layout).segments) == 17, "tombstones are gone"
+    assert [[uri for uri, _ in one] for one in ranked(index)] == [[uri for uri, _ in one] for one in before]
+    assert r.reload()
+    assert len(search(r, ALL).hits) == 17
+
+
+def test_nothing_deleted_is_found_after_its_acknowledgement_under_load(index: Path) -> None:
+    r, stop = retriever(index), threading.Event()
+    gone: set[str] = set()
+    faults: list[str] = []
+
+    def searching() -> None:
+        while not stop.is_set():
+            acknowledged = set(gone)
+            result = search(r, ALL)
+            faults.extend(acknowledged & set(found(result)))
+            faults.extend(d.reason for d in result.degraded)
+
+    threads = [threading.Thread(target=searching) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(0, 12, 3):
+        names = [f"{n:02}.md" for n in range(i, i + 3)]
+        remove(Layout(str(index)), "docs", names)
+        r.reload()
+        gone.update(names)
+        time.sleep(0.02)
+    compact(Layout(str(index)))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    r.reload()
+    assert set(found(search(r, ALL))) == FILES.keys() - gone
+
+
+def test_a_lost_passages_file_is_told_and_costs_no_answer(index: Path) -> None:
+    path = next(Layout(str(index)).segments.glob("*/passages.arrow"))
+    path.write_bytes(path.read_bytes()[:-9])
+    r = retriever(index)
+    assert "passages.arrow has" in r.reasons[0]
+    result = search(r, ALL)
+    assert result.degraded == ()
+    assert {h.chunk.text for h in result.hits} == {f"The marker number {i} is word{i}." for i in range(20)}
+    ingest(index.parent / "a", index)
+    assert r.reload()
+    assert r.reasons == ()

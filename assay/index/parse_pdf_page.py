@@ -84,7 +84,7 @@ class _Scene:
 
     def unseen(self, ink: _Ink | None, box: _Box) -> bool:
         x, y = (box.left + box.right) / 2, (box.bottom + box.top) / 2
-        if not self.page.holds(x, y) or 0 < box.top - box.bottom < _TINY:
+        if not self.page.holds(x, y) or 0 < max(box.top - box.bottom, box.right - box.left) < _TINY:
             return True
         if ink is None:
             return False
@@ -115,7 +115,7 @@ class _Scene:
     def _odd_place(self, obj: Any, order: int | None) -> bool:
         """Whether its letters want a look: small ones, or some beyond the page's edge. Inside a form, neither is known."""
         box = _bounds(obj)
-        if order is None:
+        if order is None or box.left == box.right:
             return False
         outside = not (self.page.holds(box.left, box.bottom) and self.page.holds(box.right, box.top))
         return outside or box.top - box.bottom < _TINY

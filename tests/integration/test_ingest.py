@@ -459,46 +459,7 @@ def test_a_full_disk_under_a_leg_is_an_error_of_the_system(
     assert list((tmp_path / "segments").iterdir()) == []
 
 
-# ---- real files -----------------------------------------------------------------------------------------------------
-
-REASONS = {
-    "2206.01062_pg3.pdf": "encrypted",
-    "aes-128-m.pdf": "encrypted",
-    "rc4-40.pdf": "encrypted",
-    "libreoffice-writer-password.pdf": "encrypted",
-    "ocr_test.pdf": "no_text_layer",
-    "MEDRPT-2024-PAT-3847_medical_report_scan.pdf": "no_text_layer",
-    "imagemagick-CCITTFaxDecode.pdf": "no_text_layer",
-    "simple2.pdf": "no_text_layer",
-    "issue-791-non-unicode-cmap.pdf": "mojibake",
-}
-
-
-@pytest.fixture(scope="module")
-def messy() -> Path:
-    folder = DATA / "messy_files"
-    if not folder.is_dir():
-        pytest.skip("the shared test data is not here")
-    return folder
-
-
-def test_every_messy_file_ends_well(messy: Path, tmp_path: Path) -> None:
-    encoder = WordEncoder()
-    with Parser() as parser:
-        run = Ingestion(
-            Layout(str(tmp_path)), "messy", find_sources([messy], messy), encoder, encoder.embed_now, parser
-        )
-        report = run.run()
-    assert {Path(r.uri).name: r.reason for r in report.rows if r.outcome == "failed"} == REASONS
-    assert {r.reason for r in report.rows if r.outcome == "skipped"} == {"unsupported"}
-    assert report.count("ingested") >= 22
-    assert len(report.rows) == len(find_sources([messy], messy))
-    r = retriever(tmp_path)
-    hits = search(r, SearchQuery(("definitions clause agreement",), top_k=20)).hits
-    hit = next(h for h in hits if h.chunk.uri.endswith("bookmark_sample.pdf"))
-    assert hit.chunk.page is not None
-    for h in hits:
-        assert asyncio.run(r.lookup(h.chunk.doc_id))[h.chunk.start : h.chunk.end] == h.chunk.text
+# ---- limits, odd names, commands ----------------------------------------------------------------------------------
 
 
 def test_limits_of_the_child(tmp_path: Path) -> None:

@@ -58,6 +58,12 @@ def test_deep_html_ends() -> None:
         ("\ufeffé è".encode("utf-16-le"), "é è"),
         ("\ufeffé è".encode("utf-16-be"), "é è"),
         (b"plain", "plain"),
+        ("“It’s” — 5 € …".encode("cp1252"), "“It’s” — 5 € …"),
+        ("日本語の文章です。カタカナも".encode("cp932"), "日本語の文章です。カタカナも"),
+        ("日本語の文章です。カタカナも".encode("euc-jp"), "日本語の文章です。カタカナも"),
+        ("这是一个测试文件，用来检查编码。".encode("gb18030"), "这是一个测试文件，用来检查编码。"),
+        ("這是一個測試文件，用來檢查編碼。".encode("big5"), "這是一個測試文件，用來檢查編碼。"),
+        ("이것은 인코딩을 확인하는 시험 파일입니다.".encode("euc-kr"), "이것은 인코딩을 확인하는 시험 파일입니다."),
     ],
 )
 def test_encodings(data: bytes, text: str) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import lance
 import pytest
 
+from assay.errors import ParseFault
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Report, find_sources
 from assay.index.parser import Parser
@@ -143,3 +144,13 @@ def test_spans_are_of_the_text_that_is_kept(read: Read) -> None:
 def test_only_the_invisible_layer_is_hidden(read: Read) -> None:
     hidden = {chunk.text for chunks in read.chunks.values() for chunk in chunks if chunk.hidden}
     assert hidden == {"Invisible OCR text layer"}
+
+
+def test_without_passwords_what_is_encrypted_is_told() -> None:
+    locked = [uri for uri in WANTED if "encryption/" in uri or "password.pdf" in uri or "2206" in uri]
+    with Parser() as parser:
+        for uri in locked:
+            with pytest.raises(ParseFault, match="give its password") as fault:
+                parser.parse((DATA / uri).read_bytes(), uri)
+            assert fault.value.reason == "encrypted"
+    assert len(locked) == 4

@@ -6,9 +6,11 @@ from pathlib import Path
 from ray.serve import Application
 
 from assay.config import AppConfig
+from assay.custom import check_implementations
 from assay.models import resolve_model
+from assay.templates import Prompts
 from deployments.driver import Driver
-from deployments.engine import build_engine
+from deployments.engine import build_engine, model_of
 from deployments.expander import Expander
 from deployments.generator import Generator
 from deployments.ingress import Ingress
@@ -21,17 +23,20 @@ Engines = Mapping[str, Application]
 def build_app(args: AppConfig) -> Application:
     """Resolves the models first: what is wrong with the config is said here, not by replicas that restart."""
     cache = Path(args.cache).expanduser()
-    models = {name: resolve_model(engine.model, cache) for name, engine in args.engines.items()}
+    models = {name: model_of(engine, cache) for name, engine in args.engines.items()}
     engines = {name: build_engine(name, engine, models[name]) for name, engine in args.engines.items()}
     return wire(args, engines, models, resolve_model(args.index.embedder, cache))
 
 
 def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder: str) -> Application:
     """Stages that name the same engine share it. ``models``: engine -> model folder or id, for its tokenizer."""
+    check_implementations(args)
+    prompts = Prompts.load(args.prompts)
     evaluating, writing = args.reranker.engine, args.generator.engine
     retriever = Retriever.bind(args.index, args.retriever, embedder)
-    expander = Expander.bind(args.expander, engines[args.expander.engine])
-    reranker = Reranker.bind(args.reranker, engines[evaluating], models[evaluating])
-    generator = Generator.bind(args.generator, engines[writing], models[writing], retriever)
+    expander = Expander.bind(args.expander, engines[args.expander.engine], prompts)
+    reranker = Reranker.bind(args.reranker, engines[evaluating], models[evaluating], prompts)
+    kind = args.engines[writing]
+    generator = Generator.bind(args.generator, engines[writing], models[writing], prompts, kind, retriever)
     driver = Driver.bind(args, expander, retriever, reranker, generator)
     return Ingress.bind(args.ingress, driver)

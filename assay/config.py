@@ -2,11 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-
-class _Config(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+from assay.frozen import Frozen as _Config
+from assay.llm.endpoint import Capability, EndpointConfig, Strategy
 
 
 class EngineConfig(_Config):
@@ -29,6 +28,17 @@ class EngineConfig(_Config):
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     enforce_eager: bool = True
     reasoning_parser: str | None = None
+    strategy: Strategy = Field(default="instruct", description="'thinking': the model reasons before it answers.")
+    tool_parser: str | None = Field(
+        default=None,
+        description="vLLM's parser for the model's tool calls, such as hermes; none: it can call no tools.",
+    )
+    openai_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Loopback port for vLLM's own OpenAI API of this engine, without a key.",
+    )
     min_replicas: int = Field(default=1, ge=0, le=1000)
     max_replicas: int = Field(default=1, ge=1, le=1000)
     target_ongoing_requests: float = Field(default=8, gt=0)
@@ -44,7 +54,26 @@ class EngineConfig(_Config):
     def _replicas(self) -> "EngineConfig":
         if self.min_replicas > self.max_replicas:
             raise ValueError(f"min_replicas ({self.min_replicas}) must not exceed max_replicas ({self.max_replicas})")
+        if self.openai_port is not None and self.max_replicas > 1:
+            raise ValueError(
+                "openai_port needs max_replicas of 1: two replicas of one machine would want the same port"
+            )
         return self
+
+    @property
+    def can(self) -> frozenset[Capability]:
+        always: tuple[Capability, ...] = ("json_schema", "regex", "choice", "score")
+        return frozenset((*always, "tools") if self.tool_parser else always)
+
+
+AnyEngine = Annotated[
+    Annotated[EngineConfig, Tag("vllm")] | Annotated[EndpointConfig, Tag("openai")],
+    Discriminator(
+        lambda given: given.get("kind", "vllm") if isinstance(given, dict) else getattr(given, "kind", None),
+        custom_error_type="engine_kind",
+        custom_error_message="kind must be 'vllm' or 'openai'",
+    ),
+]
 
 
 class IndexConfig(_Config):
@@ -56,11 +85,20 @@ class IndexConfig(_Config):
     poll_s: float = Field(default=1.0, gt=0, le=3600, description="How often a retriever looks for a newer snapshot.")
 
 
+def _implementation() -> Any:
+    return Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="'module:Class' that stands in for this stage: docs/customising.md.",
+    )
+
+
 class ExpanderConfig(_Config):
     engine: str = "small"
     variants: int = Field(default=2, ge=0, le=8)
     max_tokens: int = Field(default=96, ge=16, le=4096)
     timeout_s: float = Field(default=8, gt=0, le=600)
+    implementation: str | None = _implementation()
 
 
 class RetrieverConfig(_Config):
@@ -71,6 +109,7 @@ class RetrieverConfig(_Config):
     )
     rrf_k: int = Field(default=60, ge=1, le=1000)
     timeout_s: float = Field(default=10, gt=0, le=600)
+    implementation: str | None = _implementation()
 
 
 Feature = Literal["word_coverage", "name_coverage", "likelihood_gain", "similarity"]
@@ -125,6 +164,7 @@ class RerankerConfig(_Config):
         default=0.5, ge=0, le=1, description="Share of the model's value; the fused score has the rest."
     )
     timeout_s: float = Field(default=15, gt=0, le=600)
+    implementation: str | None = _implementation()
     grade: GradeConfig = GradeConfig()
 
 
@@ -137,6 +177,7 @@ class GeneratorConfig(_Config):
         default=1200, ge=64, le=1_000_000, description="prose: the evidence's share of the prompt."
     )
     timeout_s: float = Field(default=30, gt=0, le=600)
+    implementation: str | None = _implementation()
 
 
 class LoopConfig(_Config):
@@ -166,17 +207,18 @@ class TelemetryConfig(_Config):
     otlp_endpoint: str | None = Field(default=None, description="OTLP/HTTP collector for spans; none: no spans.")
 
 
-def _one_small_engine() -> dict[str, EngineConfig]:
+def _one_small_engine() -> dict[str, AnyEngine]:
     return {"small": EngineConfig()}
 
 
 class AppConfig(_Config):
     """What ``graph.build_app`` takes: ``args`` of the Serve YAML."""
 
-    engines: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")], EngineConfig] = Field(
+    engines: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")], AnyEngine] = Field(
         default_factory=_one_small_engine, min_length=1
     )
     cache: str = Field(default="~/.cache/assay", description="Folder of the prepared models.")
+    prompts: str | None = Field(default=None, description="Folder of templates that replace those of the same name.")
     index: IndexConfig = IndexConfig()
     expander: ExpanderConfig = ExpanderConfig()
     retriever: RetrieverConfig = RetrieverConfig()
@@ -192,4 +234,30 @@ class AppConfig(_Config):
             name = getattr(self, stage).engine
             if name not in self.engines:
                 raise ValueError(f"{stage}.engine is '{name}', but engines has {sorted(self.engines)}")
+            if not getattr(self, stage).implementation:
+                self._check_engine(stage, name)
         return self
+
+    def _check_engine(self, stage: str, name: str) -> None:
+        """What a stage needs of its engine is known now: at run time each of its calls would fall back."""
+        can = self.engines[name].can
+        if stage == "expander" and not can & {"json_schema", "json_object"}:
+            raise ValueError(
+                _lacks(stage, name, "json_schema", "plans are JSON; name another engine for expander.engine")
+            )
+        if stage == "reranker" and self.reranker.method != "listwise" and "score" not in can:
+            need = f"method '{self.reranker.method}' needs prompt_logprobs; choose reranker.method 'listwise'"
+            raise ValueError(_lacks(stage, name, "score", f"{need}, or an engine of kind 'vllm' or preset 'vllm'"))
+        if stage == "reranker" and self.reranker.method == "listwise" and not can & {"json_schema", "json_object"}:
+            raise ValueError(
+                _lacks(stage, name, "json_schema", "grades are JSON; name another engine for reranker.engine")
+            )
+        if stage == "generator" and self.generator.style == "extract" and "score" not in can:
+            need = (
+                "style 'extract' ranks sentences by likelihood; choose generator.style 'prose', or an engine that can"
+            )
+            raise ValueError(_lacks(stage, name, "score", need))
+
+
+def _lacks(stage: str, engine: str, what: str, why: str) -> str:
+    return f"{stage}.engine '{engine}' cannot do '{what}': {why}"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from assay.config import ExpanderConfig
 from assay.ports import LLM
-from assay.templates import Prompt
+from assay.templates import Prompts
 from assay.text import content_terms, names, query_key, terms
 from assay.types import CompletionRequest, Message, Plan, PlanRequest
 
@@ -70,9 +70,9 @@ def grounded(rewrite: str, request: PlanRequest) -> bool:
 class LLMExpander:
     """``ports.Expander`` over a language model."""
 
-    def __init__(self, llm: LLM, config: ExpanderConfig) -> None:
+    def __init__(self, llm: LLM, config: ExpanderConfig, prompts: Prompts = Prompts()) -> None:
         self._llm, self._config = llm, config
-        self._plan, self._rewrite = Prompt("plan", "count"), Prompt("rewrite", "count")
+        self._plan, self._rewrite = prompts["plan"], prompts["rewrite"]
 
     async def plan(self, request: PlanRequest) -> Plan:
         """A plan that cannot be used comes back as the question alone, with ``fault`` and what it cost."""

@@ -18,7 +18,7 @@ from assay.errors import AssayError, BadModelOutput
 from assay.ports import LLM, Embedder, Tokenizer
 from assay.rerank import standardise
 from assay.schemas import Degraded, Usage
-from assay.templates import Prompt
+from assay.templates import Prompts
 from assay.text import sentences, terms
 from assay.types import (
     CompletionRequest,
@@ -81,9 +81,11 @@ class ExtractGenerator:
     as a third measure, made that 90 %, but on documentation it prefers listings, which have all the words.
     """
 
-    def __init__(self, llm: LLM, embedder: Embedder, tokenizer: Tokenizer, config: GeneratorConfig) -> None:
+    def __init__(
+        self, llm: LLM, embedder: Embedder, tokenizer: Tokenizer, config: GeneratorConfig, prompts: Prompts = Prompts()
+    ) -> None:
         self._llm, self._embedder, self._tokenizer, self._config = llm, embedder, tokenizer, config
-        self._passage = Prompt("passage", "passage")
+        self._passage = prompts["passage"]
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
         """With likelihood or similarity missing it goes on with the other, and says so; raises when neither can be had."""
@@ -149,6 +151,8 @@ def prose_regex(slots: Sequence[str], most: int) -> str:
 
 
 _SENTENCE_END = re.compile(r"\]\.\s?")
+# Of free text: the full stop may stand on either side of the citations, and is waited for where it may still come.
+_FREE_END = re.compile(r"[\]】](?:\.\s?|[ \n]+(?=[^\s\[【.]))")
 
 
 class ProseGenerator:
@@ -157,9 +161,20 @@ class ProseGenerator:
     ``NOT_FOUND``, and nothing else, gives no draft at all: the loop then says that the documents do not answer.
     """
 
-    def __init__(self, llm: LLM, tokenizer: Tokenizer, config: GeneratorConfig) -> None:
-        self._llm, self._tokenizer, self._config = llm, tokenizer, config
-        self._system = Prompt("prose")
+    def __init__(
+        self,
+        llm: LLM,
+        tokenizer: Tokenizer,
+        config: GeneratorConfig,
+        prompts: Prompts = Prompts(),
+        *,
+        grammar: bool = True,
+    ) -> None:
+        """``grammar``: the engine can hold the output to one. Without it citations are read as they come, and a slot that
+        does not exist is dropped."""
+        self._llm, self._tokenizer, self._config, self._grammar = llm, tokenizer, config, grammar
+        self._system = prompts["prose"]
+        self._end = _SENTENCE_END if grammar else _FREE_END
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
         """Raises ``BadModelOutput`` when the model was cut off before its first sentence, or broke off."""
@@ -170,12 +185,15 @@ class ProseGenerator:
                 if delta.reasoning:
                     yield GenerateEvent(reasoning=delta.reasoning)
                 rest += delta.text
-                while end := _SENTENCE_END.search(rest):
+                while end := self._end.search(rest):
                     yield GenerateEvent(draft=self._draft(rest[: end.end()], slots))
                     rest, drafted = rest[end.end() :], drafted + 1
                 reason = delta.finish_reason or reason
                 if delta.usage is not None:
                     yield GenerateEvent(usage=delta.usage)
+        if not self._grammar and reason == "stop" and read_markers(rest, slots)[1]:
+            yield GenerateEvent(draft=self._draft(rest, slots))
+            drafted += 1
         if reason == "length" and drafted:
             yield _fell_back(f"cut off after {request.answer_tokens} tokens", "complete sentences only")
         elif reason != "stop":
@@ -190,7 +208,7 @@ class ProseGenerator:
             Message("system", self._system.fill()),
             Message("user", f"Evidence:\n{shown}\n\nQuestion: {request.question}"),
         )
-        regex = prose_regex(slots, self._config.sentences)
+        regex = prose_regex(slots, self._config.sentences) if self._grammar else None
         return CompletionRequest(messages, request.answer_tokens, regex=regex, request_id=request.request_id), slots
 
     def _draft(self, raw: str, slots: Sequence[str]) -> Draft:
@@ -208,6 +226,18 @@ class ProseGenerator:
             if left < MIN_TERMS * 4:
                 break
         return "\n\n".join(shown), slots
+
+
+class StyledGenerator:
+    """``ports.Generator``: the style that the request asks for."""
+
+    def __init__(self, extract: ExtractGenerator, prose: ProseGenerator) -> None:
+        self._styles: dict[str, ExtractGenerator | ProseGenerator] = {"extract": extract, "prose": prose}
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
+        async with aclosing(self._styles[request.style].generate(request)) as events:
+            async for event in events:
+                yield event
 
 
 def _fell_back(reason: str, fallback: str) -> GenerateEvent:

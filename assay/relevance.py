@@ -16,7 +16,7 @@ from assay.config import RerankMethod
 from assay.errors import BadModelOutput
 from assay.ports import LLM
 from assay.schemas import Usage
-from assay.templates import Prompt
+from assay.templates import Prompts
 from assay.types import CompletionRequest, ItemScore, Message, ScoreItem, ScoreRequest, Scores
 
 # What the question's likelihood is compared with: the same question after no passage at all.
@@ -42,14 +42,14 @@ class Method(Protocol):
         ...
 
 
-def method(name: RerankMethod, llm: LLM) -> Method:
-    methods: dict[RerankMethod, Callable[[LLM], Method]] = {
+def method(name: RerankMethod, llm: LLM, prompts: Prompts) -> Method:
+    methods: dict[RerankMethod, Callable[[LLM, Prompts], Method]] = {
         "likelihood": Likelihood,
         "pointwise": Pointwise,
         "score": Graded,
         "listwise": Listwise,
     }
-    return methods[name](llm)
+    return methods[name](llm, prompts)
 
 
 def mean_gain(score: ItemScore, alone: ItemScore) -> float:
@@ -60,8 +60,8 @@ def mean_gain(score: ItemScore, alone: ItemScore) -> float:
 class Likelihood:
     """Nats per token by which the passage makes the question more likely: the model need not judge anything."""
 
-    def __init__(self, llm: LLM) -> None:
-        self._llm, self._prompt = llm, Prompt("passage", "passage")
+    def __init__(self, llm: LLM, prompts: Prompts) -> None:
+        self._llm, self._prompt = llm, prompts["passage"]
 
     async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
         items = [ScoreItem(self._prompt.fill(passage=passage), f" {question}") for passage in passages]
@@ -76,8 +76,8 @@ class Pointwise:
     """P(yes) against P(no) when asked whether the passage answers the question. The question stands before the passage, so
     that all passages share the prompt's beginning in the prefix cache."""
 
-    def __init__(self, llm: LLM) -> None:
-        self._llm, self._prompt = llm, Prompt("pointwise", "question", "passage")
+    def __init__(self, llm: LLM, prompts: Prompts) -> None:
+        self._llm, self._prompt = llm, prompts["pointwise"]
 
     async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
         contexts = [self._prompt.fill(question=question, passage=passage) for passage in passages]
@@ -87,8 +87,8 @@ class Pointwise:
 class Graded:
     """The expected grade from 0 to 10 over the probabilities of all eleven, scaled to [0, 1]: finer than the grade said."""
 
-    def __init__(self, llm: LLM) -> None:
-        self._llm, self._prompt = llm, Prompt("grade", "question", "passage")
+    def __init__(self, llm: LLM, prompts: Prompts) -> None:
+        self._llm, self._prompt = llm, prompts["grade"]
 
     async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
         contexts = [self._prompt.fill(question=question, passage=passage) for passage in passages]
@@ -106,8 +106,8 @@ class _Grades(BaseModel):
 class Listwise:
     """One call that grades all passages, under a schema that leaves the model nothing but the grades."""
 
-    def __init__(self, llm: LLM) -> None:
-        self._llm, self._prompt = llm, Prompt("listwise", "best")
+    def __init__(self, llm: LLM, prompts: Prompts) -> None:
+        self._llm, self._prompt = llm, prompts["listwise"]
 
     async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
         if not passages:

@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.config import RerankerConfig
+from assay.grade import FeatureGrader
 from assay.ports import LLM, Tokenizer
 from assay.relevance import method
-from assay.types import Hit, Ranked, Reranked, RerankRequest
+from assay.templates import Prompts
+from assay.types import Grade, GradeRequest, Hit, Ranked, Reranked, RerankRequest
 
 
 def standardise(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -26,11 +28,15 @@ def blend(first: Sequence[float], second: Sequence[float], weight: float) -> NDA
 
 
 class LLMReranker:
-    """The ``rerank`` of ``ports.Reranker``, by the method of the config."""
+    """``ports.Reranker``: it orders by the method of the config, and grades by measured features."""
 
-    def __init__(self, llm: LLM, tokenizer: Tokenizer, config: RerankerConfig) -> None:
+    def __init__(self, llm: LLM, tokenizer: Tokenizer, config: RerankerConfig, prompts: Prompts = Prompts()) -> None:
         self._tokenizer, self._config = tokenizer, config
-        self._method = method(config.method, llm)
+        self._method = method(config.method, llm, prompts)
+        self._grader = FeatureGrader(config.grade)
+
+    async def grade(self, request: GradeRequest) -> Grade:
+        return await self._grader.grade(request)
 
     async def rerank(self, request: RerankRequest) -> Reranked:
         """Reorders the best ``candidates`` hits; the rest follow in fused order, unscored.

@@ -1,21 +1,71 @@
-"""Prompts as data: ``templates/NAME.txt`` with ``$holes``, which are checked when the template is loaded."""
+"""Prompts as data: ``templates/NAME.txt`` with ``$holes``, each replaceable by a file of the same name in the config's folder.
 
+A template is checked where it is loaded: its holes are exactly those that the code fills.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from string import Template
 
 from assay.errors import SetupError
 
+HOLES: Mapping[str, tuple[str, ...]] = {
+    "plan": ("count",),
+    "rewrite": ("count",),
+    "passage": ("passage",),
+    "pointwise": ("question", "passage"),
+    "grade": ("question", "passage"),
+    "listwise": ("best",),
+    "prose": (),
+}
+
 
 class Prompt:
-    """A template whose holes are exactly ``holes``; filled values are text and are never read as a template again."""
+    """A template whose holes are exactly those of its name; filled values are text and never read as a template again."""
 
-    def __init__(self, name: str, *holes: str) -> None:
-        self._template = Template(
-            (resources.files("assay") / "templates" / f"{name}.txt").read_text(encoding="utf-8").strip("\n")
-        )
+    def __init__(self, name: str, text: str, file: str) -> None:
+        self._template = Template(text.strip("\n"))
+        allowed = f"its holes are: {', '.join(f'${hole}' for hole in HOLES[name]) or 'none'} ($$ is a dollar sign)"
+        if not self._template.is_valid():
+            raise SetupError(f"{file} has a $ that begins no hole; {allowed}.", "prompts", HOLES[name])
         found = set(self._template.get_identifiers())
-        if found != set(holes) or not self._template.is_valid():
-            raise SetupError(f"templates/{name}.txt has the holes {sorted(found)}, but its code fills {sorted(holes)}.")
+        if unknown := sorted(found - set(HOLES[name])):
+            raise SetupError(f"{file} has the unknown hole ${', $'.join(unknown)}; {allowed}.", "prompts", HOLES[name])
+        if missing := sorted(set(HOLES[name]) - found):
+            raise SetupError(f"{file} lacks the hole ${', $'.join(missing)}; {allowed}.", "prompts", HOLES[name])
 
     def fill(self, **values: str) -> str:
         return self._template.substitute(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """All prompts by name: ``own`` where a text is given there, else those of this package."""
+
+    own: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: str | None) -> "Prompts":
+        """The templates of a folder, every one of them checked. Raises ``SetupError`` with the file and what is wrong."""
+        if folder is None:
+            return cls()
+        path = Path(folder).expanduser()
+        if not path.is_dir():
+            raise SetupError(f"The folder of prompts '{folder}' does not exist.", "prompts")
+        own: dict[str, str] = {}
+        for file in sorted(path.glob("*.txt")):
+            if file.stem not in HOLES:
+                raise SetupError(f"{file}: there is no prompt '{file.stem}'; there are: {', '.join(HOLES)}.", "prompts")
+            try:
+                own[file.stem] = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise SetupError(f"{file} cannot be read as UTF-8 text: {type(error).__name__}.", "prompts") from None
+            Prompt(file.stem, own[file.stem], str(file))
+        return cls(own)
+
+    def __getitem__(self, name: str) -> Prompt:
+        file = f"{name}.txt"
+        text = self.own.get(name) or (resources.files("assay") / "templates" / file).read_text(encoding="utf-8")
+        return Prompt(name, text, file)

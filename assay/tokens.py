@@ -5,6 +5,24 @@ from pathlib import Path
 from assay.errors import SetupError
 
 
+def tokenizer_of(model: str) -> "ModelTokenizer | EstimatedTokenizer":
+    """That of a model folder or id; for a model without either (""), the estimate."""
+    return ModelTokenizer(model) if model else EstimatedTokenizer()
+
+
+class EstimatedTokenizer:
+    """``ports.Tokenizer`` for a model whose own is not at hand: a token for every three bytes of UTF-8, which is more than
+    most vocabularies need, so that a budget holds."""
+
+    BYTES = 3
+
+    def count(self, text: str) -> int:
+        return -(-len(text.encode()) // self.BYTES)
+
+    def truncate(self, text: str, tokens: int) -> str:
+        return text.encode()[: self.BYTES * max(0, tokens)].decode(errors="ignore")
+
+
 class ModelTokenizer:
     """``ports.Tokenizer`` of a model folder, or of a Hugging Face model id."""
 

@@ -2,22 +2,53 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from assay.schemas import Citation, Degraded, Facet, Filter, Usage
 
 Leg = Literal["dense", "sparse"]
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "abort"]
+ToolChoice = Literal["auto", "required", "none"]
 
 
 # ---- LLM port -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool that the model may call. ``parameters`` is the JSON schema (text) of its arguments, an object."""
+
+    name: str
+    description: str
+    parameters: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A call that the model asks for. ``written`` is what it wrote; ``arguments`` that as a checked object.
+
+    Arguments that are no JSON, or not of the tool's schema, are a ``fault``, and ``arguments`` is then empty: the text of
+    the fault goes back to the model as the tool's result, and the conversation goes on.
+    """
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    written: str = "{}"
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
+    """One turn. An assistant's may hold the ``tool_uses`` it asked for (and the ``reasoning`` before them, which some
+    endpoints want back); a tool's names the use that it answers by ``tool_use_id``."""
+
     role: Role
     content: str
+    tool_uses: tuple[ToolUse, ...] = ()
+    tool_use_id: str | None = None
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +65,30 @@ class CompletionRequest:
     json_schema: str | None = None
     regex: str | None = None
     choice: tuple[str, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = "auto"
     request_id: str = ""
     cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
+    """``text`` is the answer alone: what the model thought is in ``reasoning``, the calls that it asks for in ``tool_uses``."""
+
     text: str
     finish_reason: FinishReason
     usage: Usage
+    reasoning: str = ""
+    tool_uses: tuple[ToolUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of a streamed generation. The last one carries ``finish_reason`` and ``usage``."""
+    """A piece of a streamed generation. The last one carries ``finish_reason``, ``usage`` and all ``tool_uses``."""
 
     text: str = ""
     reasoning: str = ""
+    tool_uses: tuple[ToolUse, ...] = ()
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
 

@@ -4,16 +4,20 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from assay.config import ExpanderConfig
+from assay.custom import Parts, implementation
 from assay.expand import LLMExpander
+from assay.ports import Expander as Port
+from assay.templates import Prompts
 from assay.types import Plan, PlanRequest
 from deployments.remote import RemoteLLM, Reply, reply
 
 
 @serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
 class Expander:
-    def __init__(self, config: ExpanderConfig, engine: DeploymentHandle) -> None:
+    def __init__(self, config: ExpanderConfig, engine: DeploymentHandle, prompts: Prompts) -> None:
         self._llm = RemoteLLM(config.engine, engine)
-        self._expander = LLMExpander(self._llm, config)
+        parts = Parts(LLMExpander(self._llm, config, prompts), config, self._llm)
+        self._expander: Port = implementation("expander", config.implementation, parts)
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
         return await reply(self._expander.plan(request), "plan")

@@ -8,9 +8,12 @@ from contextlib import aclosing
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from assay.config import GeneratorConfig
-from assay.generate import ExtractGenerator, ProseGenerator
-from assay.tokens import ModelTokenizer
+from assay.config import AnyEngine, GeneratorConfig
+from assay.custom import Parts, implementation
+from assay.generate import ExtractGenerator, ProseGenerator, StyledGenerator
+from assay.ports import Generator as Port
+from assay.templates import Prompts
+from assay.tokens import tokenizer_of
 from assay.types import GenerateEvent, GenerateRequest
 from deployments.remote import RemoteLLM, RemoteRetriever, Reply, reply
 
@@ -20,19 +23,27 @@ log = logging.getLogger("ray.serve")
 @serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
 class Generator:
     def __init__(
-        self, config: GeneratorConfig, engine: DeploymentHandle, model: str, retriever: DeploymentHandle
+        self,
+        config: GeneratorConfig,
+        engine: DeploymentHandle,
+        model: str,
+        prompts: Prompts,
+        kind: AnyEngine,
+        retriever: DeploymentHandle,
     ) -> None:
         self._llm = RemoteLLM(config.engine, engine)
-        tokenizer, embedder = ModelTokenizer(model), RemoteRetriever("retriever", retriever)
-        self._styles: dict[str, ExtractGenerator | ProseGenerator] = {
-            "extract": ExtractGenerator(self._llm, embedder, tokenizer, config),
-            "prose": ProseGenerator(self._llm, tokenizer, config),
-        }
+        tokenizer, embedder = tokenizer_of(model), RemoteRetriever("retriever", retriever)
+        builtin = StyledGenerator(
+            ExtractGenerator(self._llm, embedder, tokenizer, config, prompts),
+            ProseGenerator(self._llm, tokenizer, config, prompts, grammar="regex" in kind.can),
+        )
+        parts = Parts(builtin, config, self._llm, tokenizer, embedder)
+        self._generator: Port = implementation("generator", config.implementation, parts)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
         start = time.perf_counter()
         try:
-            async with aclosing(self._styles[request.style].generate(request)) as events:
+            async with aclosing(self._generator.generate(request)) as events:
                 async for event in events:
                     yield event
         finally:

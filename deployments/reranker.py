@@ -4,25 +4,28 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from assay.config import RerankerConfig
-from assay.grade import FeatureGrader
+from assay.custom import Parts, implementation
+from assay.ports import Reranker as Port
 from assay.rerank import LLMReranker
-from assay.tokens import ModelTokenizer
+from assay.templates import Prompts
+from assay.tokens import tokenizer_of
 from assay.types import Grade, GradeRequest, Reranked, RerankRequest
 from deployments.remote import RemoteLLM, Reply, reply
 
 
 @serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
 class Reranker:
-    def __init__(self, config: RerankerConfig, engine: DeploymentHandle, model: str) -> None:
+    def __init__(self, config: RerankerConfig, engine: DeploymentHandle, model: str, prompts: Prompts) -> None:
         self._llm = RemoteLLM(config.engine, engine)
-        self._reranker = LLMReranker(self._llm, ModelTokenizer(model), config)
-        self._grader = FeatureGrader(config.grade)
+        tokenizer = tokenizer_of(model)
+        parts = Parts(LLMReranker(self._llm, tokenizer, config, prompts), config, self._llm, tokenizer)
+        self._reranker: Port = implementation("reranker", config.implementation, parts)
 
     async def rerank(self, request: RerankRequest) -> Reply[Reranked]:
         return await reply(self._reranker.rerank(request), "rerank")
 
     async def grade(self, request: GradeRequest) -> Reply[Grade]:
-        return await reply(self._grader.grade(request), "grade")
+        return await reply(self._reranker.grade(request), "grade")
 
     async def ready(self) -> Reply[str]:
         return await reply(self._llm.ready())

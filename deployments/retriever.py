@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from ray import serve
 
 from assay.config import IndexConfig, RetrieverConfig
+from assay.custom import Parts, implementation
 from assay.errors import AssayError
 from assay.index.embed import SentenceEmbedder
+from assay.ports import Retriever as Port
 from assay.retrieve import LocalRetriever
 from assay.types import DocumentInfo, DocumentQuery, DocumentText, SearchQuery, SearchResult
 from deployments.remote import Reply, reply
@@ -27,6 +29,8 @@ class Retriever:
         adopt_logs()
         self._poll_s = index.poll_s
         self._retriever = await asyncio.to_thread(self._load, index, config, embedder)
+        parts = Parts(self._retriever, config, embedder=self._retriever)
+        self._searching: Port = implementation("retriever", config.implementation, parts)
         self._polling = asyncio.create_task(self._poll())
 
     @staticmethod
@@ -44,7 +48,7 @@ class Retriever:
                 log.exception("the index could not be looked at; trying again in %s s", self._poll_s)
 
     async def search(self, query: SearchQuery) -> Reply[SearchResult]:
-        return await reply(self._retriever.search(query), "search")
+        return await reply(self._searching.search(query), "search")
 
     async def document_lookup(self, query: DocumentQuery) -> Reply[DocumentText]:
         return await reply(self._retriever.document_lookup(query), "document_lookup")

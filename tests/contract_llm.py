@@ -2,9 +2,12 @@
 
 import json
 import math
+import re
+from collections.abc import Collection
+from typing import Any
 
 from assay.ports import LLM
-from assay.types import CompletionRequest, Delta, Message, ScoreItem, ScoreRequest
+from assay.types import CompletionRequest, Delta, Message, ScoreItem, ScoreRequest, ToolSpec
 
 QUESTION = " What is the capital of France?"
 RELEVANT = "Paris is the capital and the largest city of France, on the river Seine.\nQuestion:"
@@ -22,21 +25,50 @@ SCHEMA = json.dumps(
     }
 )
 
+# Characters of one to four bytes, joined ones, and both directions: tokens and deltas cut through them.
+SCRIPTS = "naïve 東京 👩‍👩‍👧 مرحبا 😀 ok"
+SEARCH = ToolSpec(
+    "search",
+    "Searches the documents.",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {"query": {"type": "string", "maxLength": 30}},
+            "required": ["query"],
+            "additionalProperties": False,
+        }
+    ),
+)
+
+# What an engine may lack: a check that needs it is not one of its checks.
+NEEDS = {
+    "choice_holds": "choice",
+    "regex_holds": "regex",
+    "a_tool_is_called": "tools",
+    "score_answers_every_item_in_order": "score",
+    "score_prefers_the_relevant_passage": "score",
+    "a_bad_item_is_a_fault_of_its_own": "score",
+}
+
 CHECKS = (
     "complete_ends_with_a_reason_and_usage",
     "max_tokens_cut_with_reason_length",
     "stream_ends_with_one_reason_and_usage",
     "closing_a_stream_early_is_quiet",
     "json_schema_holds",
+    "choice_holds",
+    "regex_holds",
+    "characters_stay_whole",
+    "a_tool_is_called",
     "score_answers_every_item_in_order",
     "score_prefers_the_relevant_passage",
     "a_bad_item_is_a_fault_of_its_own",
 )
 
 
-def ask(text: str, max_tokens: int = 16, json_schema: str | None = None) -> CompletionRequest:
+def ask(text: str, max_tokens: int = 16, json_schema: str | None = None, **more: Any) -> CompletionRequest:
     return CompletionRequest(
-        (Message("user", text),), max_tokens=max_tokens, json_schema=json_schema, request_id="contract"
+        (Message("user", text),), max_tokens=max_tokens, json_schema=json_schema, request_id="contract", **more
     )
 
 
@@ -79,6 +111,40 @@ async def check_json_schema_holds(llm: LLM) -> None:
     assert "\n" not in completion.text
 
 
+async def check_choice_holds(llm: LLM) -> None:
+    completion = await llm.complete(ask("Is Paris a city?", 8, choice=("yes", "no")))
+    assert completion.text in ("yes", "no")
+    assert completion.finish_reason == "stop"
+
+
+async def check_regex_holds(llm: LLM) -> None:
+    completion = await llm.complete(ask("Which way?", 12, regex="(north|south) [0-9]{2}"))
+    assert re.fullmatch("(north|south) [0-9]{2}", completion.text)
+
+
+async def check_characters_stay_whole(llm: LLM) -> None:
+    """Streamed, since a whole answer has no cuts. Only its deltas' joint matters: where they are cut is the engine's choice."""
+    request = ask(f"Repeat this: {SCRIPTS}", 96)
+    deltas = [delta async for delta in llm.stream(request)]
+    for delta in deltas:
+        delta.text.encode()  # no half of a pair
+    text = "".join(delta.text for delta in deltas)
+    assert text
+    assert "\ufffd" not in text
+
+
+async def check_a_tool_is_called(llm: LLM) -> None:
+    completion = await llm.complete(
+        ask("Search for the capital of France.", 64, tools=(SEARCH,), tool_choice="required")
+    )
+    assert completion.finish_reason == "stop"
+    assert completion.tool_uses
+    for use in completion.tool_uses:
+        assert (use.name, use.fault) == ("search", None)
+        assert use.id
+        assert isinstance(use.arguments["query"], str)
+
+
 async def check_score_answers_every_item_in_order(llm: LLM) -> None:
     items = (ScoreItem(RELEVANT, QUESTION), ScoreItem(IRRELEVANT, QUESTION))
     scores = await llm.score(ScoreRequest(items, request_id="contract"))
@@ -100,12 +166,16 @@ async def check_score_prefers_the_relevant_passage(llm: LLM) -> None:
 
 async def check_a_bad_item_is_a_fault_of_its_own(llm: LLM) -> None:
     good, bad = ScoreItem(RELEVANT, QUESTION), ScoreItem(RELEVANT, "")
-    scores = await llm.score(ScoreRequest((good, bad, good)))
-    first, empty, last = scores.items
+    scores = await llm.score(ScoreRequest((good, good, good, bad, good, good, good, good)))
+    empty = scores.items[3]
     assert empty.fault is not None
     assert math.isnan(empty.logprob)
-    assert first.fault is None
-    assert last.fault is None
+    assert [score.fault for score in scores.items if score is not empty] == [None] * 7
+
+
+def checks(can: Collection[str]) -> list[str]:
+    """Those of ``CHECKS`` that an engine with these capabilities must pass."""
+    return [name for name in CHECKS if NEEDS.get(name) is None or NEEDS[name] in can]
 
 
 async def check(name: str, llm: LLM) -> None:

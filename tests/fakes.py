@@ -30,7 +30,7 @@ from assay.types import (
     SearchResult,
 )
 
-Script = str | BaseException | Callable[[Any], Any]
+Script = str | Completion | BaseException | Callable[[Any], Any]
 
 
 def overlap_score(item: ScoreItem) -> ItemScore:
@@ -54,31 +54,36 @@ class ScriptedLLM:
     def enqueue(self, *script: Script) -> None:
         self._script.extend(script)
 
-    def _next(self, request: CompletionRequest) -> str:
+    def _next(self, request: CompletionRequest) -> Completion:
         self.history.append(request)
         if not self._script:
             raise AssertionError(f"nothing is scripted for: {request.messages[-1].content[:200]}")
         said = self._script.popleft()
         if isinstance(said, BaseException):
             raise said
-        return said if isinstance(said, str) else str(said(request))
-
-    async def complete(self, request: CompletionRequest) -> Completion:
-        await asyncio.sleep(self._delay_s)
-        text = self._next(request)
+        if isinstance(said, Completion):
+            return said
+        text = said if isinstance(said, str) else str(said(request))
         words = text.split()
         if len(words) > request.max_tokens:
             return Completion(" ".join(words[: request.max_tokens]), "length", self._usage(request, request.max_tokens))
         return Completion(text, "stop", self._usage(request, len(words)))
 
+    async def complete(self, request: CompletionRequest) -> Completion:
+        await asyncio.sleep(self._delay_s)
+        return self._next(request)
+
     async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta]:
         self.running += 1
         try:
-            text = self._next(request)
-            for start in range(0, len(text), 4):
+            said = self._next(request)
+            for start in range(0, len(said.reasoning), 4):
                 await asyncio.sleep(self._delay_s)
-                yield Delta(text[start : start + 4])
-            yield Delta(finish_reason="stop", usage=self._usage(request, len(text.split())))
+                yield Delta(reasoning=said.reasoning[start : start + 4])
+            for start in range(0, len(said.text), 4):
+                await asyncio.sleep(self._delay_s)
+                yield Delta(said.text[start : start + 4])
+            yield Delta(tool_uses=said.tool_uses, finish_reason=said.finish_reason, usage=said.usage)
         finally:
             self.running -= 1
 

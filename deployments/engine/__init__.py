@@ -5,41 +5,65 @@ app would otherwise import it first, and every start would wait for it twice. Th
 at the same time as the replica does (``deployments.engine.fork``).
 """
 
+from pathlib import Path
 from typing import Any
 
 from ray import serve
 from ray.serve import Application
 
-from assay.config import EngineConfig
+from assay.config import AnyEngine, EngineConfig
+from assay.llm.endpoint import EndpointConfig
+from assay.llm.http import key_of
+from assay.models import resolve_model
+from deployments.engine.endpoint import Endpoint
 from deployments.engine.replica import HEALTH_PERIOD_S, Engine
 
 
-def build_engine(name: str, config: EngineConfig, model_path: str) -> Application:
-    """The Serve deployment of one engine. ``model_path`` is a local folder or a Hugging Face id."""
+def model_of(config: AnyEngine, cache: Path) -> str:
+    """The folder or id of the engine's model, for its tokenizer; "" for an endpoint that names none."""
+    if isinstance(config, EndpointConfig):
+        return resolve_model(config.tokenizer, cache) if config.tokenizer else ""
+    return resolve_model(config.model, cache)
+
+
+def build_engine(name: str, config: AnyEngine, model_path: str) -> Application:
+    """The Serve deployment of one engine. ``model_path`` is a local folder or a Hugging Face id.
+
+    Raises ``SetupError`` where an endpoint's key is not in its environment variable: a replica would only be restarted."""
+    if isinstance(config, EndpointConfig):
+        key_of(config)
+        options = {**_replicas(config), **_queue(config.max_ongoing_requests), "ray_actor_options": {"num_cpus": 0.1}}
+        return serve.deployment(Endpoint, name=f"engine-{name}", **options).bind(config)
     return serve.deployment(Engine, name=f"engine-{name}", **_options(config)).bind(name, config, model_path)
 
 
 def _options(config: EngineConfig) -> dict[str, Any]:
     """Serve options, with the bundles and the share of a GPU that ``ray.serve.llm`` would take from ``LLMConfig``: it
     reads them where the app is built, and would be imported there to do so."""
-    if config.min_replicas == config.max_replicas:
-        replicas: dict[str, Any] = {"num_replicas": config.max_replicas}
-    else:
-        autoscaling = {
-            "min_replicas": config.min_replicas,
-            "max_replicas": config.max_replicas,
-            "target_ongoing_requests": config.target_ongoing_requests,
-        }
-        replicas = {"autoscaling_config": autoscaling}
     return {
-        **replicas,
-        "max_ongoing_requests": config.max_ongoing_requests,
-        "max_queued_requests": config.max_ongoing_requests,  # of each caller; a longer queue would outlast its deadlines
+        **_replicas(config),
+        **_queue(config.max_ongoing_requests),
         "health_check_period_s": HEALTH_PERIOD_S,
         "health_check_timeout_s": config.health_timeout_s + 5,
         "graceful_shutdown_timeout_s": 10,
         **_placement(config),
     }
+
+
+def _replicas(config: AnyEngine) -> dict[str, Any]:
+    if config.min_replicas == config.max_replicas:
+        return {"num_replicas": config.max_replicas}
+    autoscaling = {
+        "min_replicas": config.min_replicas,
+        "max_replicas": config.max_replicas,
+        "target_ongoing_requests": config.target_ongoing_requests,
+    }
+    return {"autoscaling_config": autoscaling}
+
+
+def _queue(requests: int) -> dict[str, int]:
+    """The queue is each caller's own; a longer one would outlast its deadlines."""
+    return {"max_ongoing_requests": requests, "max_queued_requests": requests}
 
 
 def _placement(config: EngineConfig) -> dict[str, Any]:

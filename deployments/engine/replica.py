@@ -5,21 +5,24 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from assay.config import EngineConfig
+from assay.llm.http import gathered
+from assay.llm.reasoning import OPEN
+from assay.llm.wire import DeltaReader
 from assay.types import (
     Completion,
     CompletionRequest,
     Delta,
-    FinishReason,
     Message,
     ScoreItem,
     ScoreRequest,
     Scores,
 )
-from deployments.engine.chat import chat_request, deltas, faults, raise_error, reason_of, usage_of
+from deployments.engine.chat import chat_request, event_of, faults
 from deployments.engine.fork import ForkServer
 from deployments.engine.score import Scorer
 from deployments.engine.server import start_server
@@ -61,6 +64,7 @@ class Engine:
         self._monitor = Monitor()
         self._client.logger_manager.stat_loggers.append(self._monitor)
         self._scorer = Scorer(self._client, config.max_model_len)
+        self._opened = _opens_thinking(self._client.get_tokenizer())
         started = time.monotonic()
         await self._warm_up()
         log.info("engine %s: started in %.1f s, warmed up in %.1f s", name, started - start, time.monotonic() - started)
@@ -72,19 +76,19 @@ class Engine:
 
     async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta]:
         """Closing it aborts the generation inside the engine."""
-        chunks = self._chat.chat(chat_request(self._name, request, stream=True))
-        reason: FinishReason | None = None
+        thinking = self._config.strategy == "thinking"
+        reader = DeltaReader(request, self._opened if thinking else False)
+        chunks = self._chat.chat(chat_request(self._name, request, thinking=thinking))
         try:
             with faults():
                 async for chunk in chunks:
-                    for delta in deltas(chunk):
-                        reason = delta.finish_reason or reason
-                        if delta.usage is not None:
-                            yield Delta(finish_reason=reason, usage=delta.usage)
-                        elif delta.text or delta.reasoning:
-                            yield Delta(delta.text, delta.reasoning)
+                    if (event := event_of(chunk)) is not None:
+                        for delta in reader.feed(event):
+                            yield delta
         finally:
             await chunks.aclose()
+        for delta in reader.end():
+            yield delta
 
     async def score(self, request: ScoreRequest) -> Reply[Scores]:
         with faults():
@@ -116,13 +120,11 @@ class Engine:
     # ---- inside -----------------------------------------------------------------------------------------------------
 
     async def _complete(self, request: CompletionRequest) -> Completion:
-        with faults():
-            (response,) = [r async for r in self._chat.chat(chat_request(self._name, request, stream=False))]
+        async with aclosing(self.stream(request)) as deltas:
+            completion = gathered([delta async for delta in deltas])
         if (task := asyncio.current_task()) is not None and task.cancelling():
-            raise asyncio.CancelledError  # vLLM answers a cancelled call with an error of its own
-        raise_error(response)
-        choice = response.choices[0]
-        return Completion(choice.message.content or "", reason_of(choice.finish_reason), usage_of(response.usage))
+            raise asyncio.CancelledError  # vLLM ends a cancelled call in a way of its own
+        return completion
 
     async def _warm_up(self) -> None:
         ask = (Message("user", "yes or no?"),)
@@ -130,6 +132,17 @@ class Engine:
         await asyncio.gather(
             *map(self._complete, requests), self._scorer.score(ScoreRequest((ScoreItem("a", " b c"),)))
         )
+
+
+def _opens_thinking(tokenizer: Any) -> bool | None:
+    """Whether the chat template ends the prompt with the opening tag; None where it cannot be asked."""
+    try:
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True, enable_thinking=True
+        )
+    except Exception:  # noqa: BLE001 - a template may raise anything; what it would have said is then not known
+        return None
+    return str(prompt).rstrip().endswith(OPEN) or None
 
 
 class Monitor:

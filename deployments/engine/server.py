@@ -80,6 +80,7 @@ def _engine_kwargs(config: EngineConfig) -> dict[str, Any]:
         else {"gpu_memory_utilization": config.gpu_memory_utilization}
     )
     thinking = {"reasoning_parser": config.reasoning_parser} if config.reasoning_parser else {}
+    tools = {"tool_call_parser": config.tool_parser, "enable_auto_tool_choice": True} if config.tool_parser else {}
     return {
         "dtype": _cpu_dtype() if config.device == "cpu" and config.dtype == "auto" else config.dtype,
         "max_model_len": config.max_model_len,
@@ -91,6 +92,7 @@ def _engine_kwargs(config: EngineConfig) -> dict[str, Any]:
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
         **memory,
         **thinking,
+        **tools,
         **config.engine_kwargs,
     }
 

@@ -135,7 +135,7 @@ class Ends(ScriptedLLM):
         self._reason = reason
 
     async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta]:
-        yield Delta(self._next(request))
+        yield Delta(self._next(request).text)
         if self._reason:
             yield Delta(finish_reason=self._reason, usage=Usage(llm_calls=1))  # type: ignore[arg-type]
 

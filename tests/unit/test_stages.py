@@ -221,5 +221,5 @@ def test_the_follow_up_asks_for_what_is_missing() -> None:
 
 
 def test_a_template_is_checked_when_it_is_loaded() -> None:
-    with pytest.raises(SetupError, match="count"):
-        Prompt("plan", "question")
+    with pytest.raises(SetupError, match=r"mine\.txt .*\$questoin.*\$count"):
+        Prompt("plan", "$count and $questoin", "mine.txt")

@@ -65,6 +65,10 @@ def unknown(where: str, values: dict[str, Any] | None, schema: type[BaseModel]) 
     return [f"{where}: unknown key '{key}'" for key in values or {} if key not in known]
 
 
+def vllm_engines(app: AppConfig) -> dict[str, EngineConfig]:
+    return {name: engine for name, engine in app.engines.items() if isinstance(engine, EngineConfig)}
+
+
 def args_faults(args: dict[str, Any]) -> list[str]:
     try:
         AppConfig.model_validate(args)
@@ -154,12 +158,12 @@ def test_local_fits_two_cores_beside_its_engine() -> None:
 def test_each_llm_stage_has_its_own_engine(name: str) -> None:
     app = serve_config.load(ROOT / "configs" / f"{name}.yaml").app
     assert len({app.expander.engine, app.reranker.engine, app.generator.engine}) == len(app.engines) == 3
-    assert all(engine.device == "gpu" for engine in app.engines.values())
+    assert all(engine.device == "gpu" for engine in vllm_engines(app).values())
 
 
 def test_one_gpu_is_shared_and_not_overdrawn() -> None:
     raw = load(ROOT / "configs" / "gpu.yaml")["applications"][0]
-    engines = AppConfig.model_validate(raw["args"]).engines.values()
+    engines = vllm_engines(AppConfig.model_validate(raw["args"])).values()
     others = sum(item["ray_actor_options"].get("num_gpus", 0) for item in raw["deployments"])
     assert sum(engine.gpu_memory_utilization for engine in engines) + others <= 1
     assert all("kv_cache_memory_bytes" in engine.engine_kwargs for engine in engines)
@@ -179,7 +183,7 @@ def deployment(app: Application) -> Any:
 
 
 def engines_of(path: Path) -> list[tuple[EngineConfig, Any]]:
-    engines = serve_config.load(path).app.engines.items()
+    engines = vllm_engines(serve_config.load(path).app).items()
     return [(config, deployment(build_engine(name, config, config.model))) for name, config in engines]
 
 
@@ -295,7 +299,7 @@ def test_cluster_can_hold_the_smallest_graph() -> None:
     """The minimum of workers has the GPUs and cores that configs/cluster.yaml asks for at its minimum of replicas."""
     nodes = [n for n in load(CLUSTER)["available_node_types"].values() for _ in range(n.get("min_workers", 0))]
     raw = load(ROOT / "configs" / "cluster.yaml")["applications"][0]
-    engines = AppConfig.model_validate(raw["args"]).engines.values()
+    engines = vllm_engines(AppConfig.model_validate(raw["args"])).values()
     gpus = [engine.tensor_parallel for engine in engines for _ in range(engine.min_replicas)]
     cores = sum(
         d["ray_actor_options"]["num_cpus"] * d["autoscaling_config"]["min_replicas"] for d in raw["deployments"]

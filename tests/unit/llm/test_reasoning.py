@@ -1,0 +1,100 @@
+"""Reasoning and answer are told apart for every way to write the tags and every way to cut the stream."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.llm.reasoning import Parted, ThinkSplitter
+
+
+def parted(*pieces: str, opened: bool | None = False, whole: bool = True) -> Parted:
+    splitter = ThinkSplitter(opened)
+    parts = [*map(splitter.feed, pieces), splitter.end(whole=whole)]
+    return Parted("".join(p.text for p in parts), "".join(p.reasoning for p in parts))
+
+
+CODE = "Use it so:\n```html\n<think>x</think>\n</think>\n```\nand `<think>` too."
+CASES: list[tuple[str, bool | None, bool, str, str]] = [
+    # text, opened, whole, answer, reasoning
+    ("The answer.", False, True, "The answer.", ""),
+    ("  \n{}", False, True, "  \n{}", ""),
+    ("<think>\nhm</think>\n\nYes.", False, True, "Yes.", "hm"),
+    ("\n<think></think>{}", False, True, "{}", ""),
+    ("<think>hm", False, True, "", "hm"),
+    ("<think>hm", False, False, "", "hm"),
+    ("<think>hm</thi", False, True, "", "hm</thi"),
+    ("<thin", False, True, "<thin", ""),
+    ("<think>a</think>\n<think>b</think>\nc", False, True, "c", "ab"),
+    ("<think><think>\na</think>b", False, True, "b", "a"),
+    ("<think>a<think>b</think>c</think>d", False, True, "d", "a<think>b</think>c"),
+    ("<think>it writes `</think>` there</think>d", False, True, "d", "it writes `</think>` there"),
+    ("<think>a</think></think>b", False, True, "b", "a"),
+    ("</think>\n\nb", False, True, "b", ""),
+    (CODE, False, True, CODE, ""),
+    (f"<think>a</think>{CODE}", False, True, CODE, "a"),
+    ("a < b and a <thinker> c", False, True, "a < b and a <thinker> c", ""),
+    ("", False, True, "", ""),
+    # the prompt opened it
+    ("hm</think>Yes.", True, True, "Yes.", "hm"),
+    ("<think>hm</think>Yes.", True, True, "Yes.", "hm"),
+    ("hm", True, True, "", "hm"),
+    ("", True, True, "", ""),
+    # nobody knows whether it did
+    ("hm</think>Yes.", None, True, "Yes.", "hm"),
+    ("hm <think>x</think> so</think>Yes.", None, True, "Yes.", "hm <think>x</think> so"),
+    ("Yes.", None, True, "Yes.", ""),
+    ("Yes, or n", None, False, "", "Yes, or n"),
+    ("<think>hm</think>Yes, or n", None, False, "Yes, or n", "hm"),
+    ("Yes <think>no", None, True, "", "Yes <think>no"),
+    (" \n", None, True, " \n", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "opened", "whole", "answer", "reasoning"), CASES)
+def test_kinds(text: str, opened: bool | None, whole: bool, answer: str, reasoning: str) -> None:
+    assert parted(text, opened=opened, whole=whole) == (answer, reasoning)
+    assert parted(*text, opened=opened, whole=whole) == (answer, reasoning)
+
+
+PIECE = st.sampled_from(
+    ["<think>", "</think>", "<think", "</", "<", ">", "think>", "`", "```\n", "\n", " ", "a", "é😀", "{}"]
+)
+TEXT = st.lists(PIECE, max_size=14).map("".join)
+
+
+@given(TEXT, st.lists(st.integers(0, 60), max_size=8), st.sampled_from([True, False, None]), st.booleans())
+def test_the_cuts_change_nothing(text: str, cuts: list[int], opened: bool | None, whole: bool) -> None:
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    assert parted(*pieces, opened=opened, whole=whole) == parted(text, opened=opened, whole=whole)
+
+
+@given(TEXT, st.sampled_from([True, False, None]))
+def test_nothing_is_made_up(text: str, opened: bool | None) -> None:
+    """What comes out stands in the text, answer last; only tags and the space around them may be gone."""
+    answer, reasoning = parted(text, opened=opened)
+    assert text.endswith(answer) or not answer
+    rest = text.removesuffix(answer)
+    assert "".join(reasoning.replace("<think>", "").replace("</think>", "").split()) == "".join(
+        rest.replace("<think>", "").replace("</think>", "").split()
+    )
+
+
+@given(TEXT)
+def test_a_stream_gives_what_it_can(text: str) -> None:
+    """Nothing that is known is held back: at most a tag's beginning, or space."""
+    splitter = ThinkSplitter(opened=True)
+    fed = list(map(splitter.feed, text))
+    last = splitter.end()
+    assert len(last.reasoning) < len("</think>") and len(last.text) < len("</think>")
+    assert len(fed) == len(text)
+
+
+@pytest.mark.parametrize("hostile", ["<", "<think>", "</think>", "<think", "`<think>", " ", "</thin<"])
+@pytest.mark.parametrize("opened", [True, False, None])
+def test_work_per_piece_is_bounded(hostile: str, opened: bool | None) -> None:
+    """What a piece is read together with, again for each piece, is shorter than a tag: so the whole is linear."""
+    splitter = ThinkSplitter(opened)
+    for piece in hostile * 300:
+        splitter.feed(piece)
+        assert len(splitter._last + splitter._rest) <= len("</think>")

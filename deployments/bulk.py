@@ -6,6 +6,7 @@ resuming are those of a run on one machine. The files must lie at the same paths
 
 import logging
 import math
+import os
 import pickle
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ def reads(address: str, job: Job) -> Iterator[Reads]:
     stays, and the same command goes on.
     """
     local = address == "local"
+    os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray asks for a token by default; a driver must be told to send it
     started: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _STORE_BYTES} if local else {}
     try:
         with warnings.catch_warnings():
@@ -68,7 +70,8 @@ def reads(address: str, job: Job) -> Iterator[Reads]:
 def _read(job: Job, sources: Sequence[Source], known: Mapping[str, str]) -> Iterator[Read | Row]:
     if not sources:
         return
-    ray.data.DataContext.get_current().enable_progress_bars = False  # the run has its own
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False  # the run has its own
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     actors = max(1, int(ray.cluster_resources().get("CPU", 1)))
     blocks = min(_MOST_BLOCKS, math.ceil(len(sources) / _FILES))

@@ -19,7 +19,7 @@ from assay.index.chunk import Passage, chunk
 from assay.index.parse import parse
 from assay.index.parsed import Format, Parsed
 from tests.unit.index.fakes import WordEncoder
-from tests.wiring.index.pdf import pdf
+from tests.wiring.index.pdf import assembled, pdf
 
 
 def passages(parsed: Parsed, budget: int = 40) -> list[tuple[str, Passage]]:
@@ -359,3 +359,28 @@ def test_white_text_on_a_dark_ground_is_seen() -> None:
 def test_a_page_that_is_all_invisible_is_read_and_marked() -> None:
     parsed = parse(pdf("3 Tr (The scanned page says zebra) Tj"), "pdf", "t")
     assert hidden(parsed) == [parsed.text] == ["The scanned page says zebra"]
+
+
+def test_text_under_a_picture_of_the_page_is_marked() -> None:
+    content = (
+        b"BT /F1 24 Tf 72 700 Td (Under it) Tj ET q 612 0 0 792 0 0 cm /Im Do Q BT /F1 24 Tf 72 600 Td (Over it) Tj ET"
+    )
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 3 0 R >> "
+    image = (
+        b"<< /Type /XObject /Subtype /Image /Width 1 /Height 1 /ColorSpace /DeviceRGB /BitsPerComponent 8 /Length 3 >>"
+    )
+    parsed = parse(
+        assembled(
+            [
+                b"<< /Type /Catalog /Pages 2 0 R >>",
+                b"<< /Type /Pages /Kids [5 0 R] /Count 1 >>",
+                b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+                b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
+                page + b"/XObject << /Im 6 0 R >> >> >>",
+                image + b"\nstream\n\xff\xff\xff\nendstream",
+            ]
+        ),
+        "pdf",
+        "t",
+    )
+    assert (hidden(parsed), parsed.text) == (["Under it"], "Over it\n\nUnder it")

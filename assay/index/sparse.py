@@ -6,40 +6,25 @@ of a snapshot are built with one, see ``assay.index.snapshot``. Scores are those
 """
 
 import json
-import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from assay.errors import IndexFault
 from assay.index import kernels
+from assay.index.analyser import Terms as Terms
+from assay.index.analyser import in_processes, terms_of
 from assay.index.dense import Ids, Mask, Scores
 from assay.index.files import Buffer, array_of
-from assay.text import Analyser
 
 ROWS, VALUES, STARTS, VOCABULARY = "sparse.rows.npy", "sparse.values.npy", "sparse.starts.npy", "sparse.terms.json"
 FILES = (ROWS, VALUES, STARTS, VOCABULARY)
 
-_PIECE = 4_000  # texts that a process analyses at a time
+_PIECE = 8_000  # texts that a process analyses at a time
 _POOL = 20_000  # from this many texts on, processes are worth their start
-
-
-class Terms(NamedTuple):
-    """Texts as term ids, one after the other, how many each has, and the terms by id."""
-
-    ids: NDArray[np.int32]
-    lengths: NDArray[np.int32]
-    names: list[str]
-
-    @property
-    def mean(self) -> float:
-        """Terms of a text; at least 1, so that it can divide."""
-        return max(1.0, float(self.lengths.mean())) if len(self.lengths) else 1.0
 
 
 class Weighted(NamedTuple):
@@ -140,28 +125,12 @@ def _analysed(texts: Iterable[Sequence[str]], processes: int) -> Iterator[Terms]
         if len(waiting) >= _POOL and processes > 1:
             break
     else:
-        yield _terms(waiting)
+        yield terms_of(waiting)
         return
-    # Not forked: this process has threads, and locks that a fork would copy as they are.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        running = []
-        for piece in _pieces(waiting, parts):
-            running.append(pool.submit(_terms, piece))
-            if len(running) > 2 * processes:
-                yield running.pop(0).result()
-        for future in running:
-            yield future.result()
+    yield from in_processes(_pieces(waiting, parts), processes)
 
 
 def _pieces(waiting: list[str], parts: Iterator[Sequence[str]]) -> Iterator[list[str]]:
     for part in chain([waiting], parts):
         for start in range(0, len(part), _PIECE):
             yield list(part[start : start + _PIECE])
-
-
-def _terms(texts: Sequence[str]) -> Terms:
-    analyser = Analyser()
-    rows = [analyser.ids(text) for text in texts]
-    flat = np.fromiter((i for row in rows for i in row), np.int32)
-    return Terms(flat, np.array([len(row) for row in rows], np.int32), list(analyser.vocabulary))

@@ -1,5 +1,6 @@
 """The legs against brute force: what is found, under any filter, in one segment or in several."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from assay.errors import IndexFault
-from assay.index import dense, files, sparse
+from assay.index import analyser, dense, files, sparse
 from assay.index.dense import Dense
 from assay.index.files import Layout, describe, read_checked
 from assay.index.mirror import compact
@@ -156,6 +157,15 @@ def test_processes_analyse_as_one_does() -> None:
         rows = np.split(terms.ids, np.cumsum(terms.lengths)[:-1])
         for text, row in list(zip(texts, rows, strict=True))[::1000] + list(zip(texts, rows, strict=True))[-2:]:
             assert [terms.names[i] for i in row] == index_terms(text)
+
+
+def test_a_child_that_dies_costs_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    texts = some_texts(30)
+    found = list(analyser.in_processes([texts[:10], texts[10:20], texts[20:]], 2))
+    assert [t.names for t in found] == [
+        analyser.terms_of(part).names for part in (texts[:10], texts[10:20], texts[20:])
+    ]
 
 
 # ---- segments -------------------------------------------------------------------------------------------------------

@@ -51,10 +51,10 @@ class Retriever:
         return await reply(self._searching.search(query), "search")
 
     async def document_lookup(self, query: DocumentQuery) -> Reply[DocumentText]:
-        return await reply(self._retriever.document_lookup(query), "document_lookup")
+        return await reply(self._searching.document_lookup(query), "document_lookup")
 
     async def get_document_metadata(self, query: DocumentQuery) -> Reply[DocumentInfo]:
-        return await reply(self._retriever.get_document_metadata(query), "get_document_metadata")
+        return await reply(self._searching.get_document_metadata(query), "get_document_metadata")
 
     async def embed(self, texts: Sequence[str]) -> Reply[NDArray[np.float32]]:
         return await reply(self._retriever.embed(texts), "embed")

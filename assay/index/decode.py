@@ -31,7 +31,6 @@ _CHARSETS = {
     "cp949": "euc-kr ks_c_5601-1987 ksc5601 korean windows-949 cp949",
 }
 _CODECS = {label: codec for codec, labels in _CHARSETS.items() for label in labels.split()}
-_BINARY = b"\x00"
 _DENSE = 0.2  # the share of bytes above ASCII from which a text may be in an East Asian encoding
 _PUNCTUATION = frozenset("‘’“”‚„–—…•€™®©°§´«»‹›\u00a0")
 
@@ -52,7 +51,7 @@ def decode(data: bytes, declared: str | None = None) -> str:
         if declared.strip().lower() not in _CODECS:
             raise ParseFault(f"the text declares the unknown encoding '{declared}'; convert it to UTF-8", "mojibake")
         return _strictly(data, _CODECS[declared.strip().lower()])
-    if _BINARY in data[:100_000]:
+    if b"\x00" in data[:100_000]:
         raise ParseFault("the file is binary, not text", "malformed")
     if (text := _east_asian(data)) is not None:
         return text

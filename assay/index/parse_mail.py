@@ -37,7 +37,7 @@ def parse_eml(data: bytes, stem: str, inner: Inner) -> Parsed:
     headers = {name: _header(message, name) for name in _HEADERS}
     if not any(headers.values()):
         raise ParseFault("the file is no mail: it has no header", "malformed")
-    bodies: dict[str, list[bytes | str]] = {"plain": [], "html": []}
+    bodies: dict[str, list[str]] = {"plain": [], "html": []}
     attachments: list[_Attachment] = []
     for part in _parts(message):
         kind, name = part.get_content_type(), _filename(part)
@@ -53,8 +53,8 @@ def parse_eml(data: bytes, stem: str, inner: Inner) -> Parsed:
             raw = payload if isinstance(payload, bytes) else None
             if part.get_content_disposition() == "attachment" or (name and part.get_content_maintype() != "image"):
                 attachments.append(_Attachment(name or "unnamed", raw))
-    html, plain = (["\n".join(map(str, bodies[kind]))] for kind in ("html", "plain"))
-    return _letter(headers, html[0], plain[0], attachments, stem, "eml", inner)
+    html, plain = ("\n".join(bodies[kind]) for kind in ("html", "plain"))
+    return _letter(headers, html, plain, attachments, stem, "eml", inner)
 
 
 def parse_msg(data: bytes, stem: str, inner: Inner) -> Parsed:
@@ -93,9 +93,9 @@ def _letter(
     out = Writer()
     headers = {name: " ".join(value.replace("\x00", "").split()) for name, value in headers.items()}
     out.block("text", "\n".join(f"{name}: {value}" for name, value in headers.items() if value))
-    for body in filter(None, (_body(html, parse_html.parse), _body(plain, parse_md.parse_plain))):
+    body = _body(html, parse_html.parse) or _body(plain, parse_md.parse_plain)
+    if body is not None:
         out.splice(body)
-        break
     for attachment in attachments:
         _attach(attachment, out, inner)
     subject = headers["Subject"]

@@ -104,7 +104,7 @@ HOSTILE: dict[str, tuple[bytes, set[str]]] = {
     "pages.pdf": (pdf("(zebra) Tj", pages=20_001), {"too_large"}),
     "stream.pdf": (stream_bomb(), {"memory", "timeout", "malformed", "no_text_layer"}),
     "deep.json": (b"[" * 1_000_000 + b"]" * 1_000_000, {"too_large"}),
-    "deep.ipynb": (b'{"cells":' * 200_000, {"too_large"}),
+    "cells.ipynb": (b'{"cells":' * 200_000, {"too_large"}),
     "columns.csv": (b"a," * 1_000_000, {"too_large"}),
     "quote.csv": (b'a,b\n"' + b"x" * 2_000_000, {"malformed"}),
     "values.json": (json.dumps([[[i] for i in range(300_000)]]).encode(), {"too_large"}),

@@ -181,3 +181,21 @@ async def test_extract_counts_the_sentences_that_could_not_be_scored() -> None:
 
     events = await drain(extract(SomeFaults()), request(SUN, TIDES))
     assert events[0].degraded is not None and events[0].degraded.reason.startswith("1 of ")
+
+
+@pytest.mark.parametrize(
+    ("said", "slots"),
+    [
+        ("The Moon causes tides [E1]. Stars burn [E9]. It rises twice [E1].", [("E1",), (), ("E1",)]),
+        ("The Moon causes tides. [E1] It rises twice. [E1]", [("E1",), ("E1",)]),
+        ("The Moon causes tides [E1]", [("E1",)]),
+    ],
+)
+async def test_prose_of_an_engine_without_grammars_is_read_as_it_comes(said: str, slots: list[tuple[str, ...]]) -> None:
+    """A slot that is not there cannot be kept from being written, but is dropped."""
+    llm = ScriptedLLM(said)
+    generator = ProseGenerator(llm, WordTokenizer(), GeneratorConfig(), grammar=False)
+    drafts = [event.draft for event in await drain(generator, request(TIDES, style="prose")) if event.draft]
+    assert [draft.slots for draft in drafts] == slots
+    assert not any("[" in draft.text for draft in drafts)
+    assert isinstance(asked := llm.history[0], CompletionRequest) and asked.regex is None

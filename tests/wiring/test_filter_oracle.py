@@ -1,0 +1,249 @@
+"""Filters against an oracle in plain Python: random documents in two buckets, random trees of tests, every path of a search."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from assay.errors import NotFound
+from assay.index.buckets import BucketSchema
+from assay.index.files import Layout
+from assay.index.ingest import Ingestion, find_sources
+from assay.retrieve import LocalRetriever
+from assay.schemas import Filter
+from assay.types import DocumentQuery, Leg, SearchQuery
+from tests.unit.index.fakes import WordEncoder
+from tests.wiring.index.builders import DirectParser, retriever, search, write
+
+Document = dict[str, Any]
+
+TYPES = {"kind": "text", "amount": "number", "when": "date", "open": "boolean", "tags": "list"}
+KINDS = ["Supply", "Lease", "supply", "100% rent_free", ""]
+AMOUNTS = [-1.5, 0, 1, 2, 2.5, 1e6]
+DATES = [
+    "2024-01-01",
+    "2024-01-01T00:00:00Z",
+    "2024-01-01T02:00:00+02:00",
+    "2023-12-31T23:59:59.999999Z",
+    "2024-06-30T23:30:00-02:00",
+    "2031-01-01",
+]
+TAGS = ["a", "b", "ab", "c d"]
+
+
+def instant(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def documents(seed: int, count: int, bucket: str) -> list[Document]:
+    rng = np.random.default_rng(seed)
+
+    def one(values: Sequence[Any]) -> Any:
+        return None if rng.random() < 0.3 else values[int(rng.integers(len(values)))]
+
+    return [
+        {
+            "uri": f"{number}.md",
+            "bucket": bucket,
+            "kind": one(KINDS),
+            "amount": one(AMOUNTS),
+            "when": one(DATES),
+            "open": one([True, False]) if bucket == "first" else None,
+            "tags": [tag for tag in TAGS if rng.random() < 0.4],
+        }
+        for number in range(count)
+    ]
+
+
+def holds(filters: Mapping[str, Any], document: Document) -> bool:
+    """What the contract says, in plain words of Python: a test of a missing value is false, and ``not`` turns it round."""
+    if "and" in filters:
+        return all(holds(part, document) for part in filters["and"])
+    if "or" in filters:
+        return any(holds(part, document) for part in filters["or"])
+    if "not" in filters:
+        return not holds(filters["not"], document)
+    held, op, wanted = document[filters["field"]], filters["op"], filters["value"]
+    missing = held in (None, "", [])
+    if op == "is_null":
+        return missing == wanted
+    if missing:
+        return False
+    if filters["field"] == "when":
+        held, wanted = instant(held), [instant(w) for w in wanted] if isinstance(wanted, list) else instant(wanted)
+    if filters["field"] == "tags":
+        return _of_list(held, op, wanted)
+    return _of_value(held, op, wanted)
+
+
+def _of_list(held: list[str], op: str, wanted: Any) -> bool:
+    if op == "!=":
+        return wanted not in held
+    return any(_of_value(item, op, wanted) for item in held)
+
+
+def _of_value(held: Any, op: str, wanted: Any) -> bool:
+    if op == "like":
+        inner = wanted.strip("%")
+        start, end = wanted.startswith("%"), wanted.endswith("%")
+        if start and end:
+            return inner in held
+        return held.endswith(inner) if start else held.startswith(inner) if end else held == inner
+    return {
+        "=": lambda: held == wanted,
+        "!=": lambda: held != wanted,
+        "<": lambda: held < wanted,
+        "<=": lambda: held <= wanted,
+        ">": lambda: held > wanted,
+        ">=": lambda: held >= wanted,
+        "in": lambda: held in wanted,
+        "between": lambda: wanted[0] <= held <= wanted[1],
+    }[op]()
+
+
+def _tests(field: str, values: Sequence[Any], ops: Sequence[str]) -> st.SearchStrategy[dict[str, Any]]:
+    value = st.sampled_from([v for v in values if v != ""])
+
+    def of(op: str) -> st.SearchStrategy[dict[str, Any]]:
+        given_: st.SearchStrategy[Any] = value
+        if op == "in":
+            given_ = st.lists(value, min_size=1, max_size=3)
+        elif op == "between":
+            given_ = st.lists(value, min_size=2, max_size=2)
+        elif op == "is_null":
+            given_ = st.booleans()
+        elif op == "like":
+            text = st.sampled_from(["Supply", "se", "a", "rent_free", "b"])
+            given_ = st.tuples(st.sampled_from(["", "%"]), text, st.sampled_from(["", "%"])).map("".join)
+        return st.fixed_dictionaries({"field": st.just(field), "op": st.just(op), "value": given_})
+
+    return st.sampled_from(list(ops)).flatmap(of)
+
+
+ORDER = ("=", "!=", "<", "<=", ">", ">=", "between", "in", "is_null")
+TESTS = st.one_of(
+    _tests("kind", KINDS, ("=", "!=", "in", "like", "is_null")),
+    _tests("amount", AMOUNTS, ORDER),
+    _tests("when", DATES, ORDER),
+    _tests("open", [True, False], ("=", "!=", "is_null")),
+    _tests("tags", TAGS, ("=", "!=", "in", "like", "is_null")),
+)
+TREES = st.recursive(
+    TESTS,
+    lambda inner: st.one_of(
+        st.fixed_dictionaries({"and": st.lists(inner, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"or": st.lists(inner, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"not": inner}),
+    ),
+    max_leaves=6,
+)
+BUCKETS = st.sampled_from([(), ("first",), ("first", "second")])
+
+
+def file_of(document: Document) -> str:
+    front = {key: document[key] for key in TYPES if document[key] not in (None, [])}
+    words = "pump water lease rent supply".split()[: 1 + int(document["uri"].split(".")[0]) % 5]
+    return f"---\n{yaml.safe_dump(front)}---\n" + (
+        f"The {' '.join(words)} of {document['uri']}." if front else "A pump."
+    )
+
+
+Held = tuple[LocalRetriever, list[Document]]
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Held:
+    """In several segments: the first bucket comes in three batches, and legs are never built anew."""
+    folder = tmp_path_factory.mktemp("oracle")
+    first, second = documents(1, 60, "first"), documents(2, 30, "second")
+    everywhere = BucketSchema.model_validate({"fields": {name: {"type": kind} for name, kind in TYPES.items()}})
+    fewer = BucketSchema.model_validate(
+        {"fields": {name: {"type": kind} for name, kind in TYPES.items() if name != "open"}}
+    )
+    for part in (first[:20], first[20:40], first[40:], second):
+        bucket = part[0]["bucket"]
+        files = {d["uri"]: file_of(d) for d in part}
+        source = write(folder / f"{bucket}-{part[0]['uri']}", files)
+        encoder, schema = WordEncoder(dim=64), everywhere if bucket == "first" else fewer
+        sources = find_sources([source], source)
+        run = Ingestion(
+            Layout(str(folder / "index")), bucket, sources, encoder, encoder.embed_now, DirectParser(), schema=schema
+        )
+        run.run(rebuild_rows=0)
+    opened = retriever(folder / "index", WordEncoder(dim=64))
+    assert opened._reader is not None
+    assert len(opened._reader.segments) > 1
+    return opened, [*first, *second]
+
+
+def parsed(filters: Mapping[str, Any]) -> Filter:
+    found: Filter = TypeAdapter[Filter](Filter).validate_python(filters)
+    return found
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    tree=TREES,
+    buckets=st.sampled_from([(), ("first",), ("first", "second")]),
+    legs=st.sampled_from([("dense",), ("sparse",)]),
+)
+def test_every_leg_finds_what_the_filter_allows_and_nothing_else(
+    held: Held, tree: dict[str, Any], buckets: tuple[str, ...], legs: tuple[Leg, ...]
+) -> None:
+    r, all_documents = held
+    wanted = {
+        (d["bucket"], d["uri"]) for d in all_documents if (not buckets or d["bucket"] in buckets) and holds(tree, d)
+    }
+    queries = ("pump", "water of the lease", "rent supply")  # a question and its variants
+    query = SearchQuery(queries, buckets, parsed(tree), legs=legs, top_k=100, facets=("kind", "tags"))
+    result = search(r, query)
+    found = {(hit.chunk.bucket, hit.chunk.uri) for hit in result.hits}
+    assert result.explain.allowed_rows == len(wanted)
+    assert found == wanted  # every document holds a word of the queries: both legs reach each
+    kinds = Counter(d["kind"] for d in all_documents if (d["bucket"], d["uri"]) in wanted and d["kind"])
+    assert {v.value: v.count for v in result.facets["kind"].values} == kinds
+    tags = Counter(tag for d in all_documents if (d["bucket"], d["uri"]) in wanted for tag in d["tags"])
+    assert {v.value: v.count for v in result.facets["tags"].values} == tags
+    if not wanted:
+        assert result.explain.blocking is not None
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=TREES)
+def test_lookups_are_bound_by_the_same_set(held: Held, tree: dict[str, Any]) -> None:
+    r, all_documents = held
+    ids = {
+        (hit.chunk.bucket, hit.chunk.uri): hit.chunk.doc_id for hit in search(r, SearchQuery(("pump",), top_k=100)).hits
+    }
+    for document in all_documents[::7]:
+        query = DocumentQuery(ids[document["bucket"], document["uri"]], filters=parsed(tree))
+        try:
+            found = asyncio.run(r.document_lookup(query)).document.uri == document["uri"]
+        except NotFound:
+            found = False
+        assert found == holds(tree, document)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(TESTS, min_size=2, max_size=4))
+def test_what_is_blocking_is_counted_right(held: Held, parts: list[dict[str, Any]]) -> None:
+    r, all_documents = held
+    explain = search(r, SearchQuery(("pump",), (), parsed({"and": parts}))).explain
+    if explain.allowed_rows:
+        return
+    assert explain.blocking is not None
+    blocking = explain.blocking.model_dump(by_alias=True)
+    without = [
+        sum(all(holds(p, d) for j, p in enumerate(parts) if j != i) for d in all_documents) for i in range(len(parts))
+    ]
+    assert explain.count_without == max(without)
+    assert without[next(i for i, p in enumerate(parts) if parsed(p) == parsed(blocking))] == max(without)

@@ -21,7 +21,7 @@ from assay.index.metadata import Given, MetadataTable
 from assay.index.parser import Parser
 from assay.retrieve import LocalRetriever
 from assay.schemas import Filter
-from assay.types import DocumentQuery, SearchQuery
+from assay.types import DocumentQuery, Leg, SearchQuery
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import retriever, search
 
@@ -110,6 +110,7 @@ def parsed(filters: dict[str, Any]) -> Filter:
     return found
 
 
+LEGS: tuple[Leg, ...] = ("dense", "sparse")
 QUERIES = ("termination on written notice", "either party may terminate this agreement", "governing law and payment")
 
 
@@ -124,14 +125,14 @@ def check(r: LocalRetriever, bucket: str, filters: dict[str, Any], wanted: set[s
     assert inside == wanted
     vectors = WordEncoder(dim=256).embed_now(QUERIES)
     exact = np.array([reader.cosines(vector, rows) for vector in vectors])
-    for leg in ("dense", "sparse"):
+    for leg in LEGS:
         for number, question in enumerate(QUERIES):
-            hits = search(r, SearchQuery((question,), (bucket,), parsed(filters), legs=(leg,), top_k=10)).hits  # type: ignore[arg-type]
+            hits = search(r, SearchQuery((question,), (bucket,), parsed(filters), legs=(leg,), top_k=10)).hits
             assert {hit.chunk.uri for hit in hits} <= wanted
             if leg == "dense":
                 best = np.sort(exact[number])[::-1][: len(hits)]
                 assert len(hits) == min(10, len(rows))
-                np.testing.assert_allclose([hit.similarity for hit in hits], best, atol=2e-3)
+                np.testing.assert_allclose(np.array([hit.similarity for hit in hits], dtype=float), best, atol=2e-3)
     together = search(r, SearchQuery(QUERIES, (bucket,), parsed(filters), top_k=100, facets=("format", "title")))
     assert {hit.chunk.uri for hit in together.hits} <= wanted
     assert sum(v.count for v in together.facets["format"].values) <= len(wanted)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -98,7 +98,7 @@ def _of_value(held: Any, op: str, wanted: Any) -> bool:
         if start and end:
             return inner in held
         return held.endswith(inner) if start else held.startswith(inner) if end else held == inner
-    return {
+    tests: dict[str, Callable[[], bool]] = {
         "=": lambda: held == wanted,
         "!=": lambda: held != wanted,
         "<": lambda: held < wanted,
@@ -107,7 +107,8 @@ def _of_value(held: Any, op: str, wanted: Any) -> bool:
         ">=": lambda: held >= wanted,
         "in": lambda: held in wanted,
         "between": lambda: wanted[0] <= held <= wanted[1],
-    }[op]()
+    }
+    return bool(tests[op]())
 
 
 def _tests(field: str, values: Sequence[Any], ops: Sequence[str]) -> st.SearchStrategy[dict[str, Any]]:

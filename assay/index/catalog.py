@@ -9,7 +9,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from assay.errors import IndexFault, NotFound, UnknownBucket
 from assay.index.buckets import BucketSchema, column_of, fields_of
 from assay.index.files import RESTORE, Layout
-from assay.index.filters import FIELDS, Field, Mask, compile_filter, field_of, over_chunks, present, terms_of
+from assay.index.filters import FIELDS, Field, Mask, all_of, compile_filter, field_of, over_chunks, present, terms_of
 from assay.index.mirror import current
 from assay.index.snapshot import read_current
 from assay.index.store import open_dataset, reading
@@ -169,10 +168,12 @@ class Catalog:
             parts += terms_of(filters)
         if not parts:
             return Allowed(len(self.ids), None)
-        masks = [over_chunks(compile_filter(part, fields)(self), self) for part in parts]
-        mask = reduce(np.logical_and, masks)
+        held = [compile_filter(part, fields)(self) for part in parts]
+        mask = over_chunks(all_of(held, self), self)
         count = int(np.count_nonzero(mask))
-        return Allowed(count, mask) if count else Allowed(0, mask, *_blocking(parts, masks))
+        if count:
+            return Allowed(count, mask)
+        return Allowed(0, mask, *_blocking(parts, [over_chunks(part, self) for part in held]))
 
     def _count_buckets(self) -> dict[str, BucketInfo]:
         """Those that hold documents, and those that have a schema."""

@@ -102,6 +102,10 @@ def compile_filter(filters: Filter, fields: Mapping[str, Field] = FIELDS, at: st
     return _compile(filters, fields, at, 0)
 
 
+def all_of(parts: Sequence[Held], frame: Frame) -> Held:
+    return _joined(np.logical_and, parts, frame)
+
+
 def over_chunks(held: Held, frame: Frame) -> Mask:
     return held.mask if held.of_chunks else frame.spread(held.mask)
 

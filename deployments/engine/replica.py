@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import math
+import os
+import signal
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -23,6 +25,7 @@ from assay.types import (
     Scores,
 )
 from deployments.engine.chat import chat_request, event_of, faults
+from deployments.engine.door import open_door
 from deployments.engine.fork import ForkServer
 from deployments.engine.score import Scorer
 from deployments.engine.server import start_server
@@ -31,6 +34,7 @@ from deployments.remote import Reply, reply
 log = logging.getLogger("ray.serve")
 
 HEALTH_PERIOD_S = 5.0
+UNHEALTHY_AFTER = 3  # checks in a row, as Serve counts them
 
 # One of each form that a request can be constrained by: the first call of a form compiles tables for the whole vocabulary.
 _WARM_UP: tuple[dict[str, Any], ...] = (
@@ -62,11 +66,14 @@ class Engine:
         self._chat = self._server.engine
         self._client: Any = self._chat._engine_client
         self._monitor = Monitor()
+        self._hung = 0  # health checks in a row without their token
         self._client.logger_manager.stat_loggers.append(self._monitor)
         self._scorer = Scorer(self._client, config.max_model_len)
         self._opened = _opens_thinking(self._client.get_tokenizer())
         started = time.monotonic()
         await self._warm_up()
+        if config.openai_port is not None:
+            self._door = await open_door(self._chat, config.openai_port)
         log.info("engine %s: started in %.1f s, warmed up in %.1f s", name, started - start, time.monotonic() - started)
 
     # ---- assay.ports.LLM --------------------------------------------------------------------------------------------
@@ -106,12 +113,24 @@ class Engine:
     async def check_health(self) -> None:
         """A hung engine still answers, so ask it for a token; steps since the last check are proof enough.
 
-        Serve replaces the replica after three failures in a row.
+        Serve replaces the replica after three failures in a row. A hung engine's process would outlive it, with its memory,
+        and hold up its end with calls that never return: it is killed with the third.
         """
         if time.monotonic() - self._monitor.last_step < HEALTH_PERIOD_S:
+            self._hung = 0
             return
-        async with asyncio.timeout(self._config.health_timeout_s):
-            await self._scorer.one_token()
+        try:
+            async with asyncio.timeout(self._config.health_timeout_s):
+                await self._scorer.one_token()
+        except TimeoutError:
+            self._hung += 1
+            log.error(
+                "engine %s: no token within %s s (%s in a row)", self._name, self._config.health_timeout_s, self._hung
+            )
+            if self._hung >= UNHEALTHY_AFTER:
+                os.kill((await self.stats()).pid, signal.SIGKILL)
+            raise
+        self._hung = 0
 
     async def __del__(self) -> None:
         if client := getattr(self, "_client", None):

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from assay.client import Client
+from assay.llm.endpoint import EndpointConfig
+from assay.llm.http import EndpointLLM
 from assay.serve_config import load
 from deployments.local import LocalGraph, descendants
 
@@ -26,13 +28,20 @@ class Running:
     graph: LocalGraph
     client: Client
     index: Path
+    openai_url: str
+
+    def has_replica(self, deployment: str) -> bool:
+        return bool(self._replicas(deployment))
 
     def replica(self, deployment: str) -> psutil.Process:
         """The process of a deployment's replica."""
-        title = f"ray::ServeReplica:assay:{deployment}"
-        found = [p for p in descendants(self.graph.pid) if any(title in part for part in p.cmdline())]
-        assert found, f"no process is titled {title}"
+        found = self._replicas(deployment)
+        assert found, f"no process is a replica of {deployment}"
         return found[0]
+
+    def _replicas(self, deployment: str) -> list[psutil.Process]:
+        title = f"ray::ServeReplica:assay:{deployment}"
+        return [p for p in descendants(self.graph.pid) if any(title in part for part in p.cmdline())]
 
 
 def assay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -60,13 +69,16 @@ def running(
     kserve_index: Path, tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Callable[[], int]
 ) -> Iterator[Running]:
     raw = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
-    raw["applications"][0]["args"]["index"] = {"uri": str(kserve_index)}
+    args, openai_port = raw["applications"][0]["args"], free_tcp_port_factory()
+    args["index"] = {"uri": str(kserve_index)}
+    # The engine's own OpenAI API beside it, tool calls, and a health check that does not keep a test waiting for long.
+    args["engines"]["small"] |= {"openai_port": openai_port, "tool_parser": "hermes", "health_timeout_s": 10}
     folder = tmp_path_factory.mktemp("graph")
     (folder / "local.yaml").write_text(yaml.safe_dump(raw))
     with LocalGraph(load(folder / "local.yaml"), log=folder / "serve.log", port=free_tcp_port_factory()) as graph:
         graph.wait_ready(300)
         with Client(graph.url, timeout_s=120) as client:
-            yield Running(graph, client, kserve_index)
+            yield Running(graph, client, kserve_index, f"http://127.0.0.1:{openai_port}/v1")
 
 
 @pytest.fixture(scope="session")
@@ -86,3 +98,12 @@ def engine(ray_address: str):  # type: ignore[no-untyped-def]  # RemoteLLM would
     from deployments.remote import RemoteLLM
 
     return RemoteLLM("small", serve.get_deployment_handle("engine-small", "assay"))
+
+
+@pytest.fixture
+async def over_http(running: Running) -> AsyncIterator[EndpointLLM]:
+    """The same engine, through its OpenAI API: the real model behind the HTTP engine."""
+    fields = {"kind": "openai", "preset": "vllm", "model": "small", "base_url": running.openai_url}
+    llm = EndpointLLM(EndpointConfig.model_validate(fields))
+    yield llm
+    await llm.close()

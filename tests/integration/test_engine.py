@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from assay.errors import BadModelOutput
+from assay.llm.http import EndpointLLM
 from assay.types import CompletionRequest, Message, ScoreItem, ScoreRequest
 from tests import contract_llm
 
@@ -34,6 +35,37 @@ async def until(engine: "RemoteLLM", seconds: float, *, busy: bool) -> None:
 @pytest.mark.parametrize("name", contract_llm.CHECKS)
 async def test_contract(engine: "RemoteLLM", name: str) -> None:
     await contract_llm.check(name, engine)
+
+
+@pytest.mark.parametrize("name", contract_llm.CHECKS)
+async def test_contract_over_http(engine: "RemoteLLM", over_http: EndpointLLM, name: str) -> None:
+    await contract_llm.check(name, over_http)
+    await until(engine, 5, busy=False)
+
+
+async def test_both_ways_to_the_engine_score_alike(engine: "RemoteLLM", over_http: EndpointLLM) -> None:
+    """Also where characters are cut into several tokens, and where the context ends in a space."""
+    texts = ("The capital of France is", contract_llm.RELEVANT, f"{contract_llm.SCRIPTS} 🙂: ")
+    items = tuple(ScoreItem(text, contract_llm.QUESTION) for text in texts)
+    here, there = [await llm.score(ScoreRequest(items)) for llm in (engine, over_http)]
+    for one, other in zip(here.items, there.items, strict=True):
+        assert one.tokens == other.tokens > 1
+        assert math.isclose(one.logprob, other.logprob, rel_tol=0.02)
+
+
+async def test_closing_a_stream_over_http_frees_the_engine(engine: "RemoteLLM", over_http: EndpointLLM) -> None:
+    stream = over_http.stream(STORY)
+    await anext(stream)
+    assert await running(engine) == 1
+    await stream.aclose()
+    await until(engine, 5, busy=False)
+
+
+@pytest.mark.parametrize("text", [f"😀 {contract_llm.SCRIPTS}", "מים 水 ماء"])
+async def test_a_forced_text_arrives_whole(engine: "RemoteLLM", over_http: EndpointLLM, text: str) -> None:
+    request = CompletionRequest((Message("user", "Say it."),), max_tokens=96, choice=(text,))
+    for llm in (engine, over_http):
+        assert "".join([delta.text async for delta in llm.stream(request)]) == text
 
 
 async def test_closing_a_stream_frees_the_engine(engine: "RemoteLLM") -> None:
@@ -99,6 +131,13 @@ async def test_a_cut_off_json_says_so(engine: "RemoteLLM") -> None:
 async def test_a_prompt_that_does_not_fit_is_refused(engine: "RemoteLLM") -> None:
     with pytest.raises(BadModelOutput, match="2048"):
         await engine.complete(contract_llm.ask("word " * 5000))
+
+
+async def test_a_prompt_that_does_not_fit_is_refused_over_http(over_http: EndpointLLM) -> None:
+    with pytest.raises(BadModelOutput, match="2048"):
+        await over_http.complete(contract_llm.ask("word " * 5000))
+    (item,) = (await over_http.score(ScoreRequest((ScoreItem("word " * 5000, " x"),)))).items
+    assert item.fault is not None and "2048" in item.fault
 
 
 async def test_score_is_the_same_from_the_prefix_cache(engine: "RemoteLLM") -> None:

@@ -103,10 +103,21 @@ class ExpanderConfig(_Config):
 
 class RetrieverConfig(_Config):
     fetch: int = Field(default=100, ge=1, le=1000, description="Candidates taken from each leg for each query.")
-    fusion: Literal["rrf", "minmax", "zscore"] = "zscore"
+    fusion: Literal["rrf", "minmax", "weighted"] = "weighted"
     dense_weight: float = Field(
-        default=0.6, ge=0, le=1, description="minmax and zscore only; the sparse leg has the rest."
+        default=0.65,
+        ge=0,
+        le=1,
+        description="Share of the dense leg; the sparse leg has the rest. minmax: of every query. weighted: of a query "
+        "whose two score curves are typical; the next two say how far others depart from it. rrf has none.",
     )
+    by_standing: float = Field(
+        default=0.4, ge=0, le=5, description="weighted: more dense share per unit that the best cosine stands out."
+    )
+    by_lead: float = Field(
+        default=0.9, ge=0, le=5, description="weighted: less dense share per unit by which BM25's best leads its tenth."
+    )
+    link_hop: bool = Field(default=True, description="Whether a request may have the link hop; answers then do.")
     rrf_k: int = Field(default=60, ge=1, le=1000)
     timeout_s: float = Field(default=10, gt=0, le=600)
     implementation: str | None = _implementation()

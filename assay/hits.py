@@ -6,7 +6,7 @@ import time
 from assay.errors import StageTimeout
 from assay.ports import Retriever
 from assay.schemas import SearchExplain, SearchHit, SearchRequest, SearchResponse
-from assay.types import Context, Hit, SearchQuery
+from assay.types import LEGS, Context, Hit, SearchQuery
 
 
 async def search(request: SearchRequest, retriever: Retriever, timeout_s: float, request_id: str) -> SearchResponse:
@@ -17,7 +17,8 @@ async def search(request: SearchRequest, retriever: Retriever, timeout_s: float,
         buckets=tuple(request.buckets),
         filters=request.filters,
         doc_id=request.doc_id,
-        legs=tuple(request.legs),
+        legs=tuple(leg for leg in LEGS if leg in request.legs),
+        link_hop="link" in request.legs,
         top_k=request.top_k,
         facets=tuple(request.facets),
         context_chars=request.context_chars,

@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.config import IndexConfig, RetrieverConfig
 from assay.context import window
-from assay.errors import AssayError, IndexFault, NotFound, StageUnavailable
-from assay.fuse import RankedList, best_ranks, fuse
+from assay.errors import AssayError, IndexFault, InvalidRequest, NotFound, StageUnavailable
+from assay.fuse import Fused, RankedList, best_ranks, boosted, fuse
 from assay.index.catalog import Allowed
 from assay.index.embed import Encoder
 from assay.index.files import Layout
@@ -19,6 +21,7 @@ from assay.index.mirror import current
 from assay.index.reader import Reader
 from assay.index.snapshot import current_name, read_current
 from assay.index.store import check_embedder
+from assay.links import SOURCES, Links
 from assay.schemas import Degraded
 from assay.types import (
     BucketInfo,
@@ -33,6 +36,7 @@ from assay.types import (
     SearchQuery,
     SearchResult,
 )
+from assay.weigh import Curves, agreed_rows, dense_share, letters_per_token
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -43,6 +47,12 @@ VARIANTS_WEIGHT = 0.5
 
 # A leg that hangs is given up before the whole search is, so that the other leg can still answer.
 LEG_SHARE = 0.6
+
+# Passages that stand for all: what cosine a query has with one taken at random.
+_BACKGROUND = 512
+
+# A title whose rarest word is in more passages than this, and than this share of them, names nothing ("Overview").
+_COMMON, _COMMON_SHARE = 50, 0.03
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +82,8 @@ class LocalRetriever:
         self._config = config
         self._embedder = embedder
         self._reader: Reader | None = None
+        self._links: tuple[Reader, Links] | None = None
+        self._linking = threading.Lock()
         self._fault: IndexFault | None = None
         self._unreachable: str | None = None
         self._seen: str | None = None
@@ -120,6 +132,8 @@ class LocalRetriever:
     async def search(self, query: SearchQuery) -> SearchResult:
         """Raises ``UnknownBucket``, ``UnknownField``, ``InvalidFilter``, ``IndexFault``, or ``StageUnavailable`` where
         no leg could answer. One that could not is in ``degraded``."""
+        if query.link_hop and not self._config.link_hop:
+            raise InvalidRequest("The link hop is switched off here.", "legs", ("dense", "sparse"))
         reader = self._open()
         allowed = await asyncio.to_thread(reader.catalog.allowed, query.buckets, query.doc_id, query.filters)
         nothing = np.zeros(0, np.int64)
@@ -138,7 +152,8 @@ class LocalRetriever:
             raise StageUnavailable("no leg of the index could answer: " + "; ".join(d.reason for d in degraded))
         methods: dict[str, str] = {"dense": "skipped", "sparse": "skipped", **dict.fromkeys(query.legs, "failed")}
         methods.update({answer.leg: answer.method for answer in answers})
-        hits = await asyncio.to_thread(self._fused, reader, answers, query)
+        hits, hopped = await asyncio.to_thread(self._fused, reader, answers, query, allowed)
+        methods.update({"link": "index" if hopped else "skipped"} if query.link_hop else {})
         explain = Explain(allowed.count, len(reader.ids), methods)
         result = SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
         if not query.facets and query.context_chars is None:
@@ -211,32 +226,97 @@ class LocalRetriever:
 
         return await asyncio.to_thread(run)
 
-    def _fused(self, reader: Reader, answers: Sequence[_Answer], query: SearchQuery) -> tuple[Hit, ...]:
+    def _fused(
+        self, reader: Reader, answers: Sequence[_Answer], query: SearchQuery, allowed: Allowed
+    ) -> tuple[tuple[Hit, ...], bool]:
+        """The hits, and whether the link hop found any."""
         found = [rows for answer in answers for rows, _ in answer.lists]
         union = np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        legs = {answer.leg: answer for answer in answers}
+        shares = [self._dense_share(reader, legs, i, text, allowed) for i, text in enumerate(query.queries)]
         lists = [
             RankedList(
                 answer.leg,
                 _pairs(rows, scores),
-                self._leg_weight(answer.leg) * _query_weight(i, len(answer.lists)),
+                _weight(answer.leg, shares[i]) * _query_weight(i, len(answer.lists)),
                 dict(_pairs(union, answer.score(i, union))),
             )
             for answer in answers
             for i, (rows, scores) in enumerate(answer.lists)
         ]
-        fused = fuse(self._config.fusion, lists, self._config.rrf_k)[: query.top_k]
+        fused = fuse(self._config.fusion, lists, self._config.rrf_k)
         ranks = best_ranks(lists)
-        rows = np.array([row for row, _ in fused], dtype=np.int64)
-        similarity = next((a.score(0, rows) for a in answers if a.leg == "dense"), np.full(len(rows), np.nan))
-        return tuple(
-            Hit(chunk, score, ranks.get(row, {}), float(cosine) if np.isfinite(cosine) else None)
-            for (row, score), chunk, cosine in zip(fused, reader.chunks(rows), similarity, strict=True)
+        chunks: dict[int, Chunk] = {}
+        gains: dict[int, float] = {}
+        if query.link_hop and "dense" in legs:
+            gains, chunks = self._linked(reader, legs["dense"], fused, query.queries[0], allowed)
+            fused = boosted(fused, gains)
+            for rank, row in enumerate(sorted(gains, key=lambda row: (-gains[row], row)), start=1):
+                ranks[row] = {**ranks.get(row, {}), "link": rank}
+        rows = np.array([row for row, _ in fused[: query.top_k]], dtype=np.int64)
+        missing = np.array([row for row in rows.tolist() if row not in chunks], dtype=np.int64)
+        chunks.update(zip(missing.tolist(), reader.chunks(missing), strict=True))
+        similarity = legs["dense"].score(0, rows) if "dense" in legs else np.full(len(rows), np.nan)
+        hits = tuple(
+            Hit(chunks[row], score, ranks.get(row, {}), float(cosine) if np.isfinite(cosine) else None)
+            for (row, score), cosine in zip(fused[: query.top_k], similarity, strict=True)
         )
+        return hits, bool(gains)
 
-    def _leg_weight(self, leg: Leg) -> float:
+    def _dense_share(
+        self, reader: Reader, legs: Mapping[Leg, _Answer], i: int, text: str, allowed: Allowed
+    ) -> float | None:
+        """Of query i; None where all legs weigh the same."""
         if self._config.fusion == "rrf":
-            return 1.0
-        return self._config.dense_weight if leg == "dense" else 1 - self._config.dense_weight
+            return None
+        usual = self._config.dense_weight
+        if self._config.fusion == "minmax" or len(legs) < 2 or not len(legs["dense"].lists[i][0]):
+            return usual
+        background = legs["dense"].score(i, _spread(len(reader.ids)))
+        rows, scores = legs["sparse"].lists[i]
+        agreed = legs["dense"].score(i, agreed_rows(rows))
+        if not (np.isfinite(background).all() and np.isfinite(agreed).all()):
+            return usual  # a part of the dense leg is torn, which the result says
+        letters = letters_per_token(text, len(self._embedder.token_starts(text)))
+        best = float(legs["dense"].lists[i][1][0])
+        curves = Curves(background, best, allowed.count, scores, agreed, letters)
+        return dense_share(curves, usual, self._config.by_standing, self._config.by_lead)
+
+    def _linked(
+        self, reader: Reader, dense: _Answer, fused: Fused, question: str, allowed: Allowed
+    ) -> tuple[dict[int, float], dict[int, Chunk]]:
+        """What rows gain by being mentioned, and the chunks that were read for mentions."""
+        rows = np.array([row for row, _ in fused[:SOURCES]], dtype=np.int64)
+        chunks = dict(zip(rows.tolist(), reader.chunks(rows), strict=True))
+        best = max((float(scores[0]) for _, scores in dense.lists[:1] if len(scores)), default=0.0)
+        limit = max(_COMMON, _COMMON_SHARE * len(reader.ids))
+        gains = self._links_of(reader).hop(
+            question,
+            [(row, chunk.text) for row, chunk in chunks.items()],
+            lambda title: reader.frequency(title) <= limit,
+            lambda at: dense.score(0, at),
+            allowed.mask,
+            best,
+        )
+        return gains, chunks
+
+    def _links_of(self, reader: Reader) -> Links:
+        """Made when it is first asked for: most searches of most snapshots never do."""
+        with self._linking:
+            held = self._links
+            if held is None or held[0] is not reader:
+                held = self._links = reader, Links(reader.catalog.titles, reader.catalog.document)
+            return held[1]
+
+
+def _weight(leg: Leg, dense: float | None) -> float:
+    return 1.0 if dense is None else dense if leg == "dense" else 1 - dense
+
+
+@lru_cache(maxsize=8)
+def _spread(rows: int) -> Rows:
+    """Rows at even distances."""
+    return np.linspace(0, rows - 1, min(rows, _BACKGROUND)).astype(np.int64)
 
 
 def _query_weight(number: int, queries: int) -> float:

@@ -168,6 +168,7 @@ class Run:
             queries=queries,
             buckets=tuple(self.request.buckets),
             filters=self.request.filters,
+            link_hop=self.request.options.link_hop and self.config.retriever.link_hop,
             top_k=self.config.retriever.fetch,
             request_id=self.id,
         )

@@ -225,6 +225,7 @@ class AskBudget(Shape):
 
 class AskOptions(Shape):
     expand: bool = True
+    link_hop: bool = True
     rerank: bool = True
 
 
@@ -302,7 +303,12 @@ class SearchRequest(Shape):
     question: Question
     buckets: list[Name] = Field(default=[], max_length=64)
     filters: Annotated[Filter | None, BeforeValidator(_none_if_empty)] = None
-    legs: list[Literal["dense", "sparse"]] = Field(default=["dense", "sparse"], min_length=1, max_length=2)
+    legs: list[Literal["dense", "sparse", "link"]] = Field(
+        default=["dense", "sparse"],
+        min_length=1,
+        max_length=3,
+        description="link: also the documents that the question and the best hits mention by title; it needs dense.",
+    )
     top_k: int = Field(default=10, ge=1, le=100)
     context_chars: int = Field(default=400, ge=0, le=4000)
     doc_id: Name | None = None
@@ -310,6 +316,13 @@ class SearchRequest(Shape):
 
     _question = field_validator("question")(_speakable)
     _whole = field_validator("top_k", "context_chars", mode="before")(_whole)
+
+    @field_validator("legs")
+    @classmethod
+    def _link_follows(cls, legs: list[str]) -> list[str]:
+        if "link" in legs and "dense" not in legs:
+            raise ValueError("link weighs what it finds by the dense leg, so it needs dense beside it")
+        return legs
 
 
 class SearchHit(Shape):

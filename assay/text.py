@@ -15,11 +15,11 @@ from assay.sentences import sentences as sentences
 from assay.words import ASKING, NEGATIONS, TURNS
 
 # Scripts written without spaces (Han, kana, Hangul, Thai, Lao, Burmese, Khmer): bigrams, since a run is no word.
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"  # noqa: E501
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"  # noqa: E501
 # Letters and digits, and the vowel signs that belong to a word but are no letters to ``\w`` (Hebrew, Arabic, Indic).
-_WORD = "[^\\W_" + _UNSPACED + "]|[\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff]"
+_WORD = "[^\\W_" + UNSPACED + "]|[\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff]"
 _TOKEN = re.compile(
-    rf"[{_UNSPACED}]+"
+    rf"[{UNSPACED}]+"
     r"|\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])"
     rf"|(?:§\s?)?(?:{_WORD})+(?:[-._/:'’&](?:{_WORD})+)*(?:\+\+|#(?!\w))?"
 )
@@ -29,7 +29,7 @@ _ASCII_TOKEN = re.compile(
 )
 _PART = re.compile(rf"(?:{_WORD})+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_RUN = re.compile(f"[{_UNSPACED}]")
+_RUN = re.compile(f"[{UNSPACED}]")
 _JOINTS = re.compile(r"[-_/:'’]")
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s$", re.IGNORECASE)
 _MARKS = re.compile("[\u0300-\u036f\u0591-\u05c7\u0640\u064b-\u065f\u0670]")
@@ -127,6 +127,11 @@ def query_terms(text: str, vocabulary: Container[str]) -> list[str]:
         stems = dict.fromkeys(term for name in languages for term in _analyse(token, name))
         found += [term for term in stems if term in vocabulary]
     return found
+
+
+def is_unspaced(sign: str) -> bool:
+    """Whether a character belongs to a script that is written without spaces."""
+    return _RUN.match(sign) is not None
 
 
 def names(text: str) -> list[str]:

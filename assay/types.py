@@ -7,6 +7,7 @@ from typing import Any, Literal
 from assay.schemas import Citation, Degraded, Facet, Filter, Usage
 
 Leg = Literal["dense", "sparse"]
+LEGS: tuple[Leg, ...] = ("dense", "sparse")
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "abort"]
 ToolChoice = Literal["auto", "required", "none"]
@@ -187,6 +188,8 @@ class SearchQuery:
     filters: Filter | None = None
     doc_id: str | None = None
     legs: tuple[Leg, ...] = ("dense", "sparse")
+    link_hop: bool = False
+    """Also what the question and the best hits mention by title; needs the dense leg."""
     top_k: int = 10
     facets: tuple[str, ...] = ()
     context_chars: int | None = None

@@ -11,7 +11,7 @@ from rich.console import Console
 from assay.config import AppConfig, IndexConfig
 from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket
 from assay.schemas import Filter, SearchRequest
-from assay.types import Hit, SearchQuery, SearchResult
+from assay.types import LEGS, Hit, SearchQuery, SearchResult
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
 _SHOWN = 300  # characters of a passage in the terminal
@@ -22,7 +22,9 @@ def search(
     index: Annotated[str, typer.Option(help="Folder of the index.", envvar="ASSAY_INDEX")] = IndexConfig().uri,
     bucket: Annotated[list[str] | None, typer.Option(help="Search only here; may be repeated.")] = None,
     top_k: Annotated[int, typer.Option(min=1, max=100, help="How many passages.")] = 5,
-    legs: Annotated[str, typer.Option(help="dense, sparse, or both: dense,sparse")] = "dense,sparse",
+    legs: Annotated[
+        str, typer.Option(help="dense, sparse, or both; with link, also what hits mention.")
+    ] = "dense,sparse",
     filters: Annotated[
         str | None, typer.Option("--filter", help='As JSON: {"field": "format", "op": "=", "value": "pdf"}')
     ] = None,
@@ -73,7 +75,8 @@ def _query(
         queries=(request.question,),
         buckets=tuple(request.buckets),
         filters=_filter(filters) if filters else None,
-        legs=tuple(dict.fromkeys(request.legs)),
+        legs=tuple(leg for leg in LEGS if leg in request.legs),
+        link_hop="link" in request.legs,
         top_k=request.top_k,
         facets=tuple(request.facets),
     )

@@ -84,6 +84,12 @@ class Catalog:
                 self._cache.popitem(last=False)
         return found
 
+    @property
+    def titles(self) -> list[str | None]:
+        """Of the documents, as ``document`` numbers them."""
+        titles: list[str | None] = self._documents["title"].to_pylist()
+        return titles
+
     def column(self, field: Field) -> pa.ChunkedArray:
         """``filters.Frame``: numbers as floats, exact up to 2**53."""
         column = (self._chunks if field.of_chunks else self._documents)[field.column]

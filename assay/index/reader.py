@@ -19,7 +19,7 @@ from assay.index.segment import FileEntry, Placed, Segment, Torn
 from assay.index.snapshot import Manifest
 from assay.index.sparse import Weighted
 from assay.index.store import open_dataset, reading
-from assay.text import query_terms
+from assay.text import content_terms, query_terms
 from assay.types import Chunk, DocumentQuery, DocumentText
 
 _Checked = tuple[FileEntry, tuple[int, ...] | None]
@@ -114,12 +114,20 @@ class Reader:
         """Whether some segment has the term: the vocabulary of the whole index."""
         return any(s.segment.sparse is not None and term in s.segment.sparse for s in self.segments)
 
-    def _rarity(self, term: str) -> float:
-        """Over all segments, so that a score does not hang on the one that holds the chunk."""
+    def frequency(self, text: str) -> int:
+        """How many rows have the text's rarest content term, by the sparse legs; all of them for a text without any."""
+        return min(map(self._rows_with, content_terms(text)), default=len(self.ids))
+
+    def _rows_with(self, term: str) -> int:
         rows = 0
         for s, counts in zip(self.segments, self._counts, strict=True):
             if s.segment.sparse and counts is not None and (place := s.segment.sparse.place(term)) >= 0:
                 rows += int(counts[place])
+        return rows
+
+    def _rarity(self, term: str) -> float:
+        """Over all segments, so that a score does not hang on the one that holds the chunk."""
+        rows = self._rows_with(term)
         return log(1 + (self._searched - rows + 0.5) / (rows + 0.5))
 
     def _each(self, rows: Ids, score: Callable[[int, Segment, Ids], Scores | None]) -> Scores:

@@ -1,12 +1,14 @@
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.fuse import Fusion, RankedList, best_ranks, fuse, minmax, rrf, zscore
+from assay.fuse import Fusion, RankedList, best_ranks, boosted, fuse, minmax, rrf, weighted
 
 X, A, Y, B, C = 1, 2, 3, 4, 5
+METHODS = (rrf, minmax, weighted)
 
 
 def ranked(leg: str, *chunks: int, weight: float = 1.0) -> RankedList:
@@ -36,23 +38,31 @@ def test_minmax_weighs_the_legs() -> None:
     assert minmax([dense, sparse]) == [(X, pytest.approx(0.6)), (A, pytest.approx(0.4)), (B, pytest.approx(0.0))]
 
 
+@pytest.mark.parametrize("method", [minmax, weighted])
+def test_a_leg_without_weight_has_no_say(method: object) -> None:
+    dense, sparse = [(X, 0.9), (A, 0.5), (Y, 0.1)], [(Y, 12.0), (A, 3.0), (X, 1.0)]
+    assert callable(method)
+    assert [c for c, _ in method([RankedList("dense", dense, 1.0), RankedList("sparse", sparse, 0.0)])] == [X, A, Y]
+    assert [c for c, _ in method([RankedList("dense", dense, 0.0), RankedList("sparse", sparse, 1.0)])] == [Y, A, X]
+
+
 def test_scores_of_chunks_below_the_cut_count() -> None:
     dense = RankedList("dense", [(X, 0.9), (A, 0.1)], others={B: 0.85})
     sparse = RankedList("sparse", [(B, 5.0), (X, 1.0), (A, 0.5)])
     assert minmax([dense, sparse])[0][0] == B
-    assert zscore([dense, sparse])[0][0] == B
+    assert weighted([dense, sparse])[0][0] == B
 
 
 def test_an_empty_list_has_no_say() -> None:
     only = [ranked("dense", X, A, Y, weight=0.6)]
-    for method in (rrf, minmax, zscore):
+    for method in METHODS:
         assert [c for c, _ in method([*only, RankedList("sparse", [], 0.4)])] == [X, A, Y]
         assert method([]) == []
 
 
 def test_a_single_hit_scores_one() -> None:
     assert minmax([ranked("dense", X)]) == [(X, 1.0)]
-    assert zscore([ranked("dense", X)]) == [(X, 1.0)]
+    assert weighted([ranked("dense", X)]) == [(X, 1.0)]
 
 
 def test_a_bad_variant_does_not_push_out_the_question() -> None:
@@ -67,14 +77,85 @@ def test_best_ranks() -> None:
     assert best_ranks(lists) == {X: {"dense": 1, "sparse": 2}, A: {"dense": 1}, Y: {"sparse": 1}}
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.dictionaries(st.integers(1, 9), st.floats(-5, 50), max_size=6), max_size=4),
-    st.sampled_from(["rrf", "minmax", "zscore"]),
+def test_gains_lift_chunks_and_bring_others_in() -> None:
+    fused = [(X, 0.5), (A, 0.4), (Y, 0.0)]
+    assert boosted(fused, {}) == [(X, 1.0), (A, 0.8), (Y, 0.0)]
+    assert boosted(fused, {A: 0.3, B: 0.9}) == [(A, pytest.approx(1.1)), (X, 1.0), (B, 0.9), (Y, 0.0)]
+    assert boosted([], {B: 0.5}) == [(B, 0.5)]
+    assert boosted([(X, 0.0)], {A: 0.0}) == [(X, 0.0), (A, 0.0)], "equal ones: what was there before what came in"
+
+
+# ---- against a brute-force oracle -----------------------------------------------------------------------------------
+
+Lists = list[tuple[dict[int, float], float]]
+LISTS = st.lists(
+    st.tuples(
+        st.dictionaries(st.integers(1, 9), st.floats(-5, 50, width=16), max_size=7), st.sampled_from([0.25, 0.5, 1.0])
+    ),
+    max_size=4,
 )
-def test_each_chunk_once_in_order(lists: list[dict[int, float]], method: Fusion) -> None:
-    ranked_lists = [RankedList("dense", sorted(scores.items(), key=lambda x: -x[1])) for scores in lists]
-    fused = fuse(method, ranked_lists)
-    assert {chunk for chunk, _ in fused} == {chunk for scores in lists for chunk in scores}
-    assert len({chunk for chunk, _ in fused}) == len(fused)
-    assert all(a[1] >= b[1] for a, b in pairwise(fused))
+
+
+def as_lists(given_lists: Lists) -> list[RankedList]:
+    return [
+        RankedList(f"leg{i}", sorted(scores.items(), key=lambda x: (-x[1], x[0])), weight)
+        for i, (scores, weight) in enumerate(given_lists)
+    ]
+
+
+def oracle(method: str, given_lists: Lists) -> dict[int, float]:
+    """Chunk by chunk, straight from the definitions."""
+    lists = [(scores, weight) for scores, weight in given_lists if scores]
+    total: dict[int, float] = {}
+    for chunk in {c for scores, _ in lists for c in scores}:
+        for scores, weight in lists:
+            values = list(scores.values())
+            low, high, deviation = min(values), max(values), float(np.std(values))
+            if chunk not in scores:
+                part = 0.0
+            elif method == "rrf":
+                order = sorted(scores, key=lambda c: (-scores[c], c))
+                part = weight / (61 + order.index(chunk))
+            elif method == "minmax":
+                part = weight * ((scores[chunk] - low) / (high - low) if high > low else 1.0)
+            else:
+                part = weight * (scores[chunk] - float(np.mean(values))) / deviation if deviation > 1e-12 else 0.0
+            total[chunk] = total.get(chunk, 0.0) + part
+    whole = 1.0 if method == "rrf" else sum(weight for _, weight in lists)
+    total = {chunk: score / whole for chunk, score in total.items()}
+    if method != "weighted" or not total:
+        return total
+    low, high = min(total.values()), max(total.values())
+    return {c: (score - low) / (high - low) if high - low > 1e-12 else 1.0 for c, score in total.items()}
+
+
+@settings(max_examples=150, deadline=None)
+@given(LISTS, st.sampled_from(["rrf", "minmax", "weighted"]))
+def test_every_method_is_what_it_says(lists: Lists, method: Fusion) -> None:
+    fused, expected = fuse(method, as_lists(lists)), oracle(method, lists)
+    assert len({chunk for chunk, _ in fused}) == len(fused), "each chunk once"
+    assert all(a[1] >= b[1] for a, b in pairwise(fused)), "in order"
+    assert all(np.isfinite(score) for _, score in fused)
+    assert fused == fuse(method, as_lists(lists)), "the same lists, the same order"
+    assert {chunk for chunk, _ in fused} == set(expected)
+    spread = max(expected.values(), default=0) - min(expected.values(), default=0)
+    if method != "weighted" or spread > 1e-6:  # of sums that differ by rounding alone, either may be called the best
+        assert dict(fused) == pytest.approx(expected, abs=1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(LISTS.filter(bool), st.sampled_from(["minmax", "weighted"]), st.floats(0.5, 4), st.floats(-10, 10))
+def test_score_fusion_minds_neither_unit_nor_zero_of_a_leg(
+    lists: Lists, method: Fusion, unit: float, zero: float
+) -> None:
+    """Cosines and BM25 scores have nothing in common; another scale of one leg must not move the order of clear winners."""
+    moved = [({c: unit * s + zero for c, s in lists[0][0].items()}, lists[0][1]), *lists[1:]]
+    before, after = dict(fuse(method, as_lists(lists))), dict(fuse(method, as_lists(moved)))
+    close = {c: pytest.approx(score, abs=1e-5) for c, score in before.items()}
+    spread = max(oracle(method, lists).values(), default=0) - min(oracle(method, lists).values(), default=0)
+    assert after == close or (method == "weighted" and spread < 1e-6) or _flat(lists[0][0])
+
+
+def _flat(scores: dict[int, float]) -> bool:
+    """So near each other that a shift rounds their differences away."""
+    return bool(scores) and max(scores.values()) - min(scores.values()) < 1e-6

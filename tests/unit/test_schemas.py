@@ -106,3 +106,9 @@ def test_filters_survive_the_wire(filters: s.Filter) -> None:
 def test_usage_adds_up() -> None:
     one = s.Usage(llm_calls=1, prompt_tokens=2, cached_tokens=3, completion_tokens=4)
     assert one + one == s.Usage(llm_calls=2, prompt_tokens=4, cached_tokens=6, completion_tokens=8)
+
+
+def test_a_link_hop_needs_the_dense_leg() -> None:
+    assert s.SearchRequest(question="x", legs=["dense", "link"]).legs == ["dense", "link"]
+    with pytest.raises(ValidationError, match="needs dense"):
+        s.SearchRequest(question="x", legs=["sparse", "link"])

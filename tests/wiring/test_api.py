@@ -208,7 +208,7 @@ PREDICATE = {"field": "type", "op": "=", "value": "Supply"}
         ({"include": ["trace", "prompt"]}, "include[1]", ["trace", "evidence", "tool_calls"]),
         ({"budgett": {}}, "budgett", ASK_KEYS),
         ({"budget": {"round": 2}}, "budget.round", ["rounds", "tool_calls", "deadline_s", "answer_tokens"]),
-        ({"options": {"expandd": True}}, "options.expandd", ["expand", "rerank"]),
+        ({"options": {"expandd": True}}, "options.expandd", ["expand", "link_hop", "rerank"]),
         ({"history": [{"role": "system", "content": ""}]}, "history[0].role", ["user", "assistant"]),
         ({"history": [{"role": "user", "content": "", "name": ""}]}, "history[0].name", ["role", "content"]),
         ({"top_k": 0}, "top_k", []),

@@ -52,7 +52,9 @@ class Legs(BaseModel):
 
     dense: Literal["auto", "flat", "ivf"] = "auto"
     k1: float = Field(default=1.2, ge=0, le=10)
-    b: float = Field(default=0.6, ge=0, le=1)  # passages are cut to one size: their length says less than documents' does
+    b: float = Field(
+        default=0.6, ge=0, le=1
+    )  # passages are cut to one size: their length says less than documents' does
 
 
 class Manifest(BaseModel):

@@ -308,6 +308,8 @@ class SearchRequest(Shape):
         min_length=1,
         max_length=3,
         description="link: also the documents that the question and the best hits mention by title; it needs dense.",
+        # What ``_link_follows`` refuses, for readers of the schema.
+        json_schema_extra={"if": {"contains": {"const": "link"}}, "then": {"contains": {"const": "dense"}}},
     )
     top_k: int = Field(default=10, ge=1, le=100)
     context_chars: int = Field(default=400, ge=0, le=4000)

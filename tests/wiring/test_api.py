@@ -514,8 +514,10 @@ async def test_search(http: httpx.AsyncClient, driver: ScriptedDriver) -> None:
     reply = await http.post("/v1/search", json={"question": "termination", "legs": ["sparse"]})
     body = s.SearchResponse.model_validate_json(reply.content)
     assert (body.hits[0].span, body.request_id) == (CITATION.span, reply.headers["x-request-id"])
-    wrong = await http.post("/v1/search", json={"question": "termination", "legs": ["link"]})
-    assert (wrong.status_code, error_of(wrong)["allowed"]) == (422, ["dense", "sparse"])
+    wrong = await http.post("/v1/search", json={"question": "termination", "legs": ["both"]})
+    assert (wrong.status_code, error_of(wrong)["allowed"]) == (422, ["dense", "sparse", "link"])
+    alone = await http.post("/v1/search", json={"question": "termination", "legs": ["link"]})
+    assert alone.status_code == 422 and "needs dense" in error_of(alone)["message"]
     driver.search_fault = er.NotFound("There is no document 'x'.", "doc_id")
     assert error_of(await http.post("/v1/search", json={"question": "x", "doc_id": "x"}))["field"] == "doc_id"
 

@@ -89,7 +89,7 @@ def test_the_commands(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert (code, told.startswith("18 passages in 1 segments")) == (0, True)
     ingest(write(tmp_path / "a", {"new.md": "A zebra."}), index)
     legs = [(s.bm25.k1, s.bm25.b, s.dense) for s in read_current(Layout(str(index))).segments]
-    assert set(legs) == {(2, 0.75, "flat")}, "what was chosen once is kept"
+    assert set(legs) == {(2, 0.6, "flat")}, "what was chosen once is kept"
     assert run("compact", "--dense", "hnsw")[0] == 1
     assert run("compact", "--k1", "-1")[0] == 2
 

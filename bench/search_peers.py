@@ -38,6 +38,7 @@ ROOT = Path(__file__).parents[1]
 OURS = ("assay", "bare pair")
 BUILD_S, OPEN_S, ANSWERS_S, LOAD_S = 600.0, 300.0, 30.0, 60.0
 MEMORY_GIB = 14.0
+QUESTIONS, EXAMPLES = 200, 100  # for recall, and for choosing settings: the first and the last
 CLIENTS = (1, 8)
 Filters = list[tuple[int, int]]
 # Name -> what is asked of whom: the filter of each question in turn. Assay keeps the sets of its last filters, so it is
@@ -122,6 +123,7 @@ class Bench:
         np.save(folder / "tags.npy", collection.tags)
         np.save(folder / "query_vectors.npy", collection.query_vectors)
         (folder / "queries.json").write_text(json.dumps(collection.queries))
+        np.save(folder / "examples.npy", corpus.exact(collection.vectors, collection.query_vectors[-EXAMPLES:], TOP))
         texts, ends, vectors = collection.files
         self._data = {
             "texts": str(texts),
@@ -130,6 +132,7 @@ class Bench:
             "tags": str(folder / "tags.npy"),
             "queries": str(folder / "queries.json"),
             "query_vectors": str(folder / "query_vectors.npy"),
+            "examples_file": str(folder / "examples.npy"),
             "rows": len(collection),
             "settings": settings,
         }
@@ -194,7 +197,7 @@ class Bench:
             found.open = process.ask("open", OPEN_S, folder=str(folder))
 
     def _answers(self, name: str) -> None:
-        found, count = self.found[name], 50 if self._quick else 200
+        found, count = self.found[name], 50 if self._quick else QUESTIONS
         wheres: dict[str, tuple[int, int] | None] = {"": None}
         if found.about["filters"]:
             wheres.update((label, filters[0]) for label, filters in FILTERED.items())
@@ -217,7 +220,7 @@ class Bench:
 
     def _nearest(self, where: tuple[int, int] | None) -> NDArray[np.int64]:
         if where not in self._exact:
-            queries = self._corpus.query_vectors[:200]
+            queries = self._corpus.query_vectors[:QUESTIONS]
             self._exact[where] = corpus.exact(self._corpus.vectors, queries, DEPTH, self._allowed(where))
         return self._exact[where]
 
@@ -265,6 +268,7 @@ def _system(start: str, name: str, size: int, m: Measured) -> list[Row]:
         rows.append(Row(f"{start}build, peak memory", m.build["memory"]["peak"], "GiB"))
         rows.append(Row(f"{start}on disk", m.bytes / 2**30, "GiB"))
     if m.open:
+        rows += [Row(f"{start}chosen, {name}", value, "") for name, value in m.open["settings"].items()]
         goal = 5.0 if name == "assay" and size == 1_000_000 else None
         rows.append(_bound(f"{start}open", m.open["seconds"], "s", goal))
         rows.append(Row(f"{start}open, to the first answer", m.open["answered"], "s"))

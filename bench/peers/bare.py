@@ -1,6 +1,7 @@
 """The floor: bm25s (numba) and FAISS IVF with reciprocal rank fusion, rows alone: no texts, no filters, no access, no store."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,13 +10,9 @@ import faiss
 import numpy as np
 import Stemmer
 
-from bench.peers.worker import DEPTH, DIM, TOP, Data, Hits, Query, Where
+from bench.peers.worker import DEPTH, DIM, TOP, Data, Hits, Query, Where, cheapest
 
-PROBES = {
-    10_000: 24,
-    100_000: 32,
-    1_000_000: 48,
-}  # cells: the fewest of 8, 16, 24, 32, 48, 64, 96 that find 95 % of the exact top 10
+PROBES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # of FAISS's lists
 
 
 class System:
@@ -47,9 +44,17 @@ class System:
 
     def open(self, data: Data, folder: Path) -> None:
         self._dense = faiss.read_index(str(folder / "dense.faiss"))
-        self._dense.nprobe = data.settings.get("probes") or next(p for n, p in PROBES.items() if data.rows <= n)
         self._sparse = bm25s.BM25.load(str(folder), load_corpus=False)
         self._sparse.backend = "numba"
+
+    def tune(self, examples: Sequence[tuple[Query, set[int]]]) -> dict[str, int]:
+        def dense(choice: dict[str, int], query: Query) -> list[int]:
+            self._dense.nprobe = choice["probes"]
+            return self._nearest(query, TOP)
+
+        chosen = cheapest([{"probes": probes} for probes in PROBES], examples, dense)
+        self._dense.nprobe = chosen["probes"]
+        return chosen
 
     def search(self, query: Query, where: Where | None) -> Hits:
         return [(row, None) for row in self.search_exact(query, self._nearest(query, DEPTH))]

@@ -1,7 +1,7 @@
 """LanceDB's hybrid search: its full-text index, its vector index, and its reciprocal rank fusion."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,12 +11,13 @@ import pyarrow as pa
 from lancedb.index import FTS, BTree, HnswSq, IvfFlat
 from lancedb.rerankers import RRFReranker
 
-from bench.peers.worker import DEPTH, DIM, TOP, Data, Hits, Query, Where
+from bench.peers.worker import DEPTH, DIM, TOP, Data, Hits, Query, Where, cheapest
 
-# What was the fastest of its indexes that finds 95 % of the exact top 10, of those that are built within the limit: up to
-# 50,000 rows comparing all; then HNSW with scalar quantisation, which would take too long to build for a million.
+# The fastest of its vector indexes, of those that are built within the limit: for few rows none, all are compared; then HNSW
+# with scalar quantisation, which would take too long for a million, so that there it is IVF.
 _INDEXED, _MANY = 50_000, 500_000
-PROBES, REFINE = 16, 4
+HNSW = [{"probes": 1, "refine": refine} for refine in (1, 2, 3, 4, 6, 8, 12, 16)]
+IVF = [{"probes": probes, "refine": 1} for probes in (4, 8, 12, 16, 24, 32, 48, 64, 96)]
 
 
 class System:
@@ -26,6 +27,7 @@ class System:
     def __init__(self) -> None:
         self._table: Any = None
         self._reranker = RRFReranker()
+        self._chosen = {"probes": 20, "refine": 1}
 
     def build(self, data: Data, folder: Path) -> dict[str, float]:
         start = time.perf_counter()
@@ -45,6 +47,18 @@ class System:
 
     def open(self, data: Data, folder: Path) -> None:
         self._table = lancedb.connect(str(folder)).open_table("passages")
+
+    def tune(self, examples: Sequence[tuple[Query, set[int]]]) -> dict[str, int]:
+        rows = self._table.count_rows()
+        if rows < _INDEXED:
+            return {}
+
+        def dense(choice: dict[str, int], query: Query) -> list[int]:
+            self._chosen = choice
+            return self.dense(query, None)
+
+        self._chosen = cheapest(HNSW if rows < _MANY else IVF, examples, dense)
+        return self._chosen
 
     def search(self, query: Query, where: Where | None) -> Hits:
         """Each leg's depth is the query's limit here."""
@@ -66,7 +80,7 @@ class System:
         return self._tuned(search, where).rerank(self._reranker)
 
     def _tuned(self, search: Any, where: Where | None) -> Any:
-        search = search.distance_type("dot").nprobes(PROBES).refine_factor(REFINE)
+        search = search.distance_type("dot").nprobes(self._chosen["probes"]).refine_factor(self._chosen["refine"])
         if where is not None:
             search = search.where(f"tag >= {where.low} AND tag <= {where.high}", prefilter=True)
         return search

@@ -30,9 +30,6 @@ class Running:
     index: Path
     openai_url: str
 
-    def has_replica(self, deployment: str) -> bool:
-        return bool(self._replicas(deployment))
-
     def replica(self, deployment: str) -> psutil.Process:
         """The process of a deployment's replica."""
         found = self._replicas(deployment)

@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,6 +28,13 @@ NEW = {**OLD, **CHANGE}
 QUERIES = ("lion", "zebra runs", "marker", "the old3 sleeps", "wakes")
 # Legs that are built anew for all chunks, and a segment of its own for the new ones.
 REBUILD_ROWS = (20_000, 0)
+
+
+def copied(index: Path, to: Path) -> None:
+    """As if it had been written a minute ago: how many files are put on disk anew hangs on how fresh they are."""
+    shutil.copytree(index, to)
+    for path in to.rglob("*"):
+        os.utime(path, (time.time() - 60,) * 2)
 
 
 def marker(text: str) -> str:
@@ -80,7 +88,7 @@ def rows(request: pytest.FixtureRequest) -> int:
 def whole(before: Path, rows: int) -> tuple[list[str], list[list[tuple[str, float]]]]:
     """The steps of a run that nothing interrupts, and what its index ranks."""
     index = before / f"whole{rows}"
-    shutil.copytree(before / "index", index)
+    copied(before / "index", index)
     return killed_at(before / "files", index, rows, 0), ranked(index)
 
 
@@ -95,7 +103,7 @@ def test_killed_at_any_step(
     step = rng.choice(named if seed % 4 else synced)
     published = step >= max(i for i, name in enumerate(steps, start=1) if name == "after os.replace")
     index = tmp_path / "index"
-    shutil.copytree(before / "index", index)
+    copied(before / "index", index)
     taken = killed_at(before / "files", index, rows, step)
     assert taken[-1].split()[:2] == steps[step - 1].split()[:2], "it died where it was told to"
 
@@ -111,9 +119,9 @@ def test_killed_at_any_step(
 def test_an_acknowledged_version_is_there_after_a_restart(before: Path, tmp_path: Path) -> None:
     """Killed right after the acknowledgement: a new process finds the same, ranked the same."""
     index = tmp_path / "index"
-    shutil.copytree(before / "index", index)
+    copied(before / "index", index)
     probe = tmp_path / "probe"
-    shutil.copytree(before / "index", probe)
+    copied(before / "index", probe)
     steps = killed_at(before / "files", probe, 0, 0)
     taken = killed_at(before / "files", index, 0, len(steps))
     assert taken[-1].startswith("acknowledged")
@@ -144,7 +152,7 @@ def test_a_full_disk_leaves_the_old_index_and_works_again_after(
 ) -> None:
     """Files that cannot grow beyond the limit: the system says so as it does on a full disk, in whatever is written."""
     index = tmp_path / "index"
-    shutil.copytree(before / "index", index)
+    copied(before / "index", index)
     whole = set((index / "segments").iterdir())
     command = [sys.executable, "-c", FULL, str(before / "files"), str(index), str(limit), str(rebuild_rows)]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -159,7 +167,7 @@ def test_a_full_disk_leaves_the_old_index_and_works_again_after(
 def test_a_second_writer_does_no_harm(before: Path, tmp_path: Path) -> None:
     """Two processes at once: one is refused at once by name, the other's work is whole."""
     index = tmp_path / "index"
-    shutil.copytree(before / "index", index)
+    copied(before / "index", index)
     code = "import sys; from pathlib import Path; from tests.wiring.index.builders import ingest;"
     code += "print(ingest(Path(sys.argv[1]), Path(sys.argv[2])).index_version)"
     command = [sys.executable, "-c", code, str(before / "files"), str(index)]

@@ -330,7 +330,10 @@ def read_state(layout: Layout) -> State | None:
     try:
         fields = json.loads(layout.state.read_bytes())
         if fields["format"] != FORMAT:
-            raise IndexFault(f"the index {layout.root} has format {fields['format']}, this version reads {FORMAT}")
+            raise IndexFault(
+                f"the index {layout.root} has format {fields['format']}, this version reads {FORMAT}; "
+                f"move its folder away and ingest anew"
+            )
         buckets = {str(name): BucketSchema.model_validate(schema) for name, schema in fields.pop("buckets").items()}
         state = State(**fields, buckets=buckets)
         plain = {name: kind for name, kind in State.__annotations__.items() if name != "buckets"}

@@ -1,47 +1,55 @@
-"""Rank fusion: the lists of several legs and queries to one, by one canonical chunk id. Ranks count from 1, ties are stable."""
+"""Rank fusion: the lists of several legs and queries to one, by one canonical chunk id. Ranks count from 1, ties are stable.
+
+Arrays throughout: two hundred candidates are fused in every search, and a loop over them would take longer than a leg.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Fusion = Literal["rrf", "minmax", "weighted"]
-Fused = list[tuple[int, float]]
+Ids = NDArray[np.int64]
 _Values = NDArray[np.float64]
+
+
+class Fused(NamedTuple):
+    """Chunk ids, each once, the best first, and their scores; shape (n,) both."""
+
+    ids: Ids
+    scores: _Values
 
 
 @dataclass(frozen=True, slots=True)
 class RankedList:
-    """One leg's answer to one query: (chunk id, score), the best first, each id once. Scores and weight are finite.
+    """One leg's answer to one query: chunk ids, the best first, each once, and their scores. Scores and weight are finite.
 
-    ``others``: this leg's scores of chunks that only other lists found, where they are known. Score fusion is better
-    with them (a chunk just below the cut is not worthless); rank fusion never invents a rank for them.
+    ``others``: this leg's scores of ids that other lists found, where they are known (NaN where not). Score fusion is
+    better with them (a chunk just below the cut is not worthless); rank fusion never invents a rank for them.
     """
 
     leg: str
-    hits: Sequence[tuple[int, float]]
+    ids: Ids
+    scores: NDArray[Any]
     weight: float = 1.0
-    others: Mapping[int, float] = field(default_factory=dict)
-
-    @property
-    def scores(self) -> dict[int, float]:
-        return {**self.others, **dict(self.hits)}
+    others: tuple[Ids, NDArray[Any]] = (np.zeros(0, np.int64), np.zeros(0))
 
 
 def rrf(lists: Sequence[RankedList], k: int = 60) -> Fused:
     """Reciprocal rank fusion: the sum of weight / (k + rank) over the lists that have the chunk."""
-    total: dict[int, float] = {}
+    ids = _union(lists)
+    total = np.zeros(len(ids))
     for ranked in lists:
-        for rank, (chunk, _) in enumerate(ranked.hits, start=1):
-            total[chunk] = total.get(chunk, 0.0) + ranked.weight / (k + rank)
-    return _ordered(total, lists)
+        total[np.searchsorted(ids, ranked.ids)] += ranked.weight / (k + 1 + np.arange(len(ranked.ids)))
+    return _ordered(ids, total, lists)
 
 
 def minmax(lists: Sequence[RankedList]) -> Fused:
     """The weighted mean of the scores, each list's scaled to [0, 1]; a chunk without a score in a list has 0 there."""
-    return _ordered(_mean(lists, _to_unit), lists)
+    ids = _union(lists)
+    return _ordered(ids, _mean(ids, lists, _to_unit), lists)
 
 
 def weighted(lists: Sequence[RankedList]) -> Fused:
@@ -50,9 +58,8 @@ def weighted(lists: Sequence[RankedList]) -> Fused:
     A chunk without a score in a list counts as average there. Unlike ``minmax`` it does not hang on the depth of the
     lists, nor on one outlier. The weights are what makes it the best of the three: see ``assay.weigh``.
     """
-    total = _mean(lists, _standardised)
-    scaled = _to_unit(np.array(list(total.values())))
-    return _ordered(dict(zip(total, scaled.tolist(), strict=True)), lists)
+    ids = _union(lists)
+    return _ordered(ids, _to_unit(_mean(ids, lists, _standardised)), lists)
 
 
 def fuse(method: Fusion, lists: Sequence[RankedList], rrf_k: int = 60) -> Fused:
@@ -63,34 +70,40 @@ def fuse(method: Fusion, lists: Sequence[RankedList], rrf_k: int = 60) -> Fused:
 
 def boosted(fused: Fused, gains: Mapping[int, float]) -> Fused:
     """Every score as a share of the best one, plus what its chunk gains; chunks that only gain come in among the rest."""
-    whole = fused[0][1] if fused and fused[0][1] > 0 else 1.0
-    total = {chunk: score / whole for chunk, score in fused}
-    place = {chunk: rank for rank, (chunk, _) in enumerate(fused)}
+    whole = float(fused.scores[0]) if len(fused.scores) and fused.scores[0] > 0 else 1.0
+    total = dict(zip(fused.ids.tolist(), (fused.scores / whole).tolist(), strict=True))
+    place = {chunk: rank for rank, chunk in enumerate(total)}
     for chunk, gain in gains.items():
         total[chunk] = total.get(chunk, 0.0) + gain
-    return sorted(total.items(), key=lambda item: (-item[1], place.get(item[0], len(place)), item[0]))
+    order = sorted(total, key=lambda chunk: (-total[chunk], place.get(chunk, len(place)), chunk))
+    return Fused(np.array(order, np.int64), np.array([total[chunk] for chunk in order]))
 
 
-def best_ranks(lists: Sequence[RankedList]) -> dict[int, dict[str, int]]:
-    """Chunk -> leg -> its rank in the list of that leg where it stands highest."""
-    ranks: dict[int, dict[str, int]] = {}
+def best_ranks(lists: Sequence[RankedList], ids: Ids) -> list[dict[str, int]]:
+    """Of each id: leg -> its rank in the list of that leg where it stands highest."""
+    ranks: list[dict[str, int]] = [{} for _ in ids]
     for ranked in lists:
-        for rank, (chunk, _) in enumerate(ranked.hits, start=1):
-            held = ranks.setdefault(chunk, {})
-            held[ranked.leg] = min(rank, held.get(ranked.leg, rank))
+        for at, rank in np.argwhere(ids[:, None] == ranked.ids[None, :]).tolist():
+            ranks[at][ranked.leg] = min(rank + 1, ranks[at].get(ranked.leg, rank + 1))
     return ranks
 
 
-def _mean(lists: Sequence[RankedList], scale: Callable[[_Values], _Values]) -> dict[int, float]:
-    """Of the scaled scores, by weight, over the chunks of all lists; 0 where a list has no score of one."""
-    heard = [ranked for ranked in lists if ranked.hits]
+def _union(lists: Sequence[RankedList]) -> Ids:
+    """Ascending."""
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *(ranked.ids for ranked in lists)]))
+
+
+def _mean(ids: Ids, lists: Sequence[RankedList], scale: Callable[[_Values], _Values]) -> _Values:
+    """Of the scaled scores, by weight; 0 where a list has no score of a chunk."""
+    heard = [ranked for ranked in lists if len(ranked.ids)]
     whole = sum(ranked.weight for ranked in heard) or 1.0
-    total = {chunk: 0.0 for ranked in heard for chunk, _ in ranked.hits}
+    total = np.zeros(len(ids))
     for ranked in heard:
-        scores = ranked.scores
-        for chunk, score in zip(scores, scale(np.fromiter(scores.values(), float)).tolist(), strict=True):
-            if chunk in total:
-                total[chunk] += ranked.weight / whole * score
+        scores = np.full(len(ids), np.nan)
+        for chunks, given in (ranked.others, (ranked.ids, ranked.scores)):
+            scores[np.searchsorted(ids, chunks)] = given
+        known = np.isfinite(scores)
+        total[known] += ranked.weight / whole * scale(scores[known])
     return total
 
 
@@ -107,11 +120,11 @@ def _standardised(scores: _Values) -> _Values:
     return (scores - scores.mean()) / deviation if deviation > 1e-12 else np.zeros_like(scores)
 
 
-def _ordered(total: Mapping[int, float], lists: Sequence[RankedList]) -> Fused:
+def _ordered(ids: Ids, total: _Values, lists: Sequence[RankedList]) -> Fused:
     """By score; equal ones by their best rank anywhere, then by id, so that the order never hangs on the input's."""
-    ranks: dict[int, int] = {}
+    best = np.full(len(ids), len(ids))
     for ranked in lists:
-        for rank, (chunk, _) in enumerate(ranked.hits):
-            if rank < ranks.get(chunk, rank + 1):
-                ranks[chunk] = rank
-    return sorted(total.items(), key=lambda item: (-item[1], ranks.get(item[0], 0), item[0]))
+        at = np.searchsorted(ids, ranked.ids)
+        best[at] = np.minimum(best[at], np.arange(len(ranked.ids)))
+    order = np.lexsort((ids, best, -total))
+    return Fused(ids[order], total[order])

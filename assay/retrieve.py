@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +45,8 @@ Scores = NDArray[np.float32]
 # question itself finds.
 VARIANTS_WEIGHT = 0.5
 
-# A leg that hangs is given up before the whole search is, so that the other leg can still answer.
-LEG_SHARE = 0.6
-
-# Passages that stand for all: what cosine a query has with one taken at random.
-_BACKGROUND = 512
+# An embedder that hangs is given up before the whole search is, so that the sparse leg can still answer.
+EMBED_SHARE = 0.6
 
 # A title whose rarest word is in more passages than this, and than this share of them, names nothing ("Overview").
 _COMMON, _COMMON_SHARE = 50, 0.03
@@ -62,12 +59,14 @@ _LEG_FAULTS = (RuntimeError, OSError, ValueError, MemoryError, TimeoutError, Ass
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One leg's list of rows for each query, and its score of any row (NaN where it has none)."""
+    """One leg's list of rows for each query, and its score of any row (NaN where it has none). ``vectors``: of the queries,
+    in the dense leg."""
 
     leg: Leg
     lists: list[tuple[Rows, Scores]]
     score: Callable[[int, Rows], Scores]
     method: str
+    vectors: Scores = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
 
 class LocalRetriever:
@@ -135,30 +134,13 @@ class LocalRetriever:
         if query.link_hop and not self._config.link_hop:
             raise InvalidRequest("The link hop is switched off here.", "legs", ("dense", "sparse"))
         reader = self._open()
-        allowed = await asyncio.to_thread(reader.catalog.allowed, query.buckets, query.doc_id, query.filters)
-        nothing = np.zeros(0, np.int64)
-        facets = reader.catalog.facets(
-            query.facets, nothing, query.buckets
-        )  # a fault of theirs is told before any work
+        allowed = await _allowed(reader, query)
+        # A fault of theirs is told before any work.
+        facets = reader.catalog.facets(query.facets, np.zeros(0, np.int64), query.buckets)
         if allowed.count == 0:
             return replace(_nothing(reader, query, allowed), facets=facets)
-        found = await asyncio.gather(
-            self._guarded("dense", query, self._dense(reader, query, allowed)) if "dense" in query.legs else _skip(),
-            self._guarded("sparse", query, self._sparse(reader, query, allowed)) if "sparse" in query.legs else _skip(),
-        )
-        degraded = [*(part for part in found if isinstance(part, Degraded)), *_torn(reader, query.legs)]
-        answers = [part for part in found if isinstance(part, _Answer)]
-        if not answers:
-            raise StageUnavailable("no leg of the index could answer: " + "; ".join(d.reason for d in degraded))
-        methods: dict[str, str] = {"dense": "skipped", "sparse": "skipped", **dict.fromkeys(query.legs, "failed")}
-        methods.update({answer.leg: answer.method for answer in answers})
-        hits, hopped = await asyncio.to_thread(self._fused, reader, answers, query, allowed)
-        methods.update({"link": "index" if hopped else "skipped"} if query.link_hop else {})
-        explain = Explain(allowed.count, len(reader.ids), methods)
-        result = SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
-        if not query.facets and query.context_chars is None:
-            return result
-        return await asyncio.to_thread(_with_extras, reader, answers, query, result)
+        vectors = await self._vectors(reader, query)
+        return await asyncio.to_thread(self._searched, reader, query, allowed, vectors)
 
     def _current(self, verify: bool = False) -> str | None:
         """What is in force; where the object store cannot be reached, what its mirror has."""
@@ -190,78 +172,84 @@ class LocalRetriever:
             raise NotFound("there is no such document", "doc_id")
         return reader
 
-    async def _guarded(self, leg: Leg, query: SearchQuery, work: Awaitable[_Answer]) -> _Answer | Degraded:
+    async def _vectors(self, reader: Reader, query: SearchQuery) -> Scores | Degraded | None:
+        """Of the queries; None where the dense leg is not asked. Of what a search does, this alone waits for others."""
+        if "dense" not in query.legs:
+            return None
         try:
-            async with asyncio.timeout(LEG_SHARE * self._config.timeout_s):
-                return await work
+            if not reader.has("dense"):
+                raise StageUnavailable("the dense leg is torn")
+            async with asyncio.timeout(EMBED_SHARE * self._config.timeout_s):
+                vectors = await self._embedder.embed(query.queries)
+            if not np.isfinite(vectors).all():
+                raise StageUnavailable("the embedder returned no finite vector")
         except _LEG_FAULTS as e:
-            log.warning("the %s leg failed", leg, exc_info=e)
-            why = "took too long" if isinstance(e, TimeoutError) else f"failed: {type(e).__name__}"
-            reason = str(e) if isinstance(e, AssayError) else f"the {leg} leg {why}"
-            return Degraded(stage="retriever", reason=reason, fallback=_fallback(leg, query.legs))
+            return _degraded("dense", e, query.legs)
+        return vectors
 
-    async def _dense(self, reader: Reader, query: SearchQuery, allowed: Allowed) -> _Answer:
-        if not reader.has("dense"):
-            raise StageUnavailable("the dense leg is torn")
-        vectors = await self._embedder.embed(query.queries)
-        if not np.isfinite(vectors).all():
-            raise StageUnavailable("the embedder returned no finite vector")
+    def _searched(
+        self, reader: Reader, query: SearchQuery, allowed: Allowed, vectors: Scores | Degraded | None
+    ) -> SearchResult:
+        """All else, in one thread: to change threads between the steps takes longer than a leg."""
+        found: list[_Answer | Degraded] = [vectors] if isinstance(vectors, Degraded) else []
+        if isinstance(vectors, np.ndarray):
+            found.append(_guarded("dense", query.legs, lambda: self._dense(reader, vectors, allowed)))
+        if "sparse" in query.legs:
+            found.append(_guarded("sparse", query.legs, lambda: self._sparse(reader, query.queries, allowed)))
+        degraded = [*(part for part in found if isinstance(part, Degraded)), *_torn(reader, query.legs)]
+        answers = [part for part in found if isinstance(part, _Answer)]
+        if not answers:
+            raise StageUnavailable("no leg of the index could answer: " + "; ".join(d.reason for d in degraded))
+        methods: dict[str, str] = {"dense": "skipped", "sparse": "skipped", **dict.fromkeys(query.legs, "failed")}
+        methods.update({answer.leg: answer.method for answer in answers})
+        hits, hopped = self._fused(reader, answers, query, allowed)
+        methods.update({"link": "index" if hopped else "skipped"} if query.link_hop else {})
+        explain = Explain(allowed.count, len(reader.ids), methods)
+        result = SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
+        if not query.facets and query.context_chars is None:
+            return result
+        return _with_extras(reader, answers, query, result)
 
-        def run() -> _Answer:
-            lists = [reader.search_dense(v, self._config.fetch, allowed.mask) for v in vectors]
-            method = "exact" if reader.is_exact(allowed.mask) else "index"
-            return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), method)
+    def _dense(self, reader: Reader, vectors: Scores, allowed: Allowed) -> _Answer:
+        lists = [reader.search_dense(v, self._config.fetch, allowed.mask) for v in vectors]
+        method = "exact" if reader.is_exact(allowed.mask) else "index"
+        return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), method, vectors)
 
-        return await asyncio.to_thread(run)
-
-    async def _sparse(self, reader: Reader, query: SearchQuery, allowed: Allowed) -> _Answer:
+    def _sparse(self, reader: Reader, queries: Sequence[str], allowed: Allowed) -> _Answer:
         if not reader.has("sparse"):
             raise StageUnavailable("the sparse leg is torn")
-
-        def run() -> _Answer:
-            asked = [reader.sparse_query(q) for q in query.queries]
-            lists = [reader.search_sparse(q, self._config.fetch, allowed.mask) for q in asked]
-            method = "index" if any(len(rows) for rows, _ in lists) else "skipped"
-            return _Answer("sparse", lists, lambda i, rows: reader.bm25(asked[i], rows), method)
-
-        return await asyncio.to_thread(run)
+        asked = [reader.sparse_query(q) for q in queries]
+        lists = [reader.search_sparse(q, self._config.fetch, allowed.mask) for q in asked]
+        method = "index" if any(len(rows) for rows, _ in lists) else "skipped"
+        return _Answer("sparse", lists, lambda i, rows: reader.bm25(asked[i], rows), method)
 
     def _fused(
         self, reader: Reader, answers: Sequence[_Answer], query: SearchQuery, allowed: Allowed
     ) -> tuple[tuple[Hit, ...], bool]:
         """The hits, and whether the link hop found any."""
-        found = [rows for answer in answers for rows, _ in answer.lists]
-        union = np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        union = np.unique(np.concatenate([rows for answer in answers for rows, _ in answer.lists]))
         legs = {answer.leg: answer for answer in answers}
         shares = [self._dense_share(reader, legs, i, text, allowed) for i, text in enumerate(query.queries)]
-        lists = [
-            RankedList(
-                answer.leg,
-                _pairs(rows, scores),
-                _weight(answer.leg, shares[i]) * _query_weight(i, len(answer.lists)),
-                dict(_pairs(union, answer.score(i, union))),
-            )
-            for answer in answers
-            for i, (rows, scores) in enumerate(answer.lists)
-        ]
+        lists = [_ranked(answer, i, union, shares[i]) for answer in answers for i in range(len(answer.lists))]
         fused = fuse(self._config.fusion, lists, self._config.rrf_k)
-        ranks = best_ranks(lists)
         chunks: dict[int, Chunk] = {}
         gains: dict[int, float] = {}
         if query.link_hop and "dense" in legs:
             gains, chunks = self._linked(reader, legs["dense"], fused, query.queries[0], allowed)
             fused = boosted(fused, gains)
-            for rank, row in enumerate(sorted(gains, key=lambda row: (-gains[row], row)), start=1):
-                ranks[row] = {**ranks.get(row, {}), "link": rank}
-        rows = np.array([row for row, _ in fused[: query.top_k]], dtype=np.int64)
+        rows = fused.ids[: query.top_k]
         missing = np.array([row for row in rows.tolist() if row not in chunks], dtype=np.int64)
         chunks.update(zip(missing.tolist(), reader.chunks(missing), strict=True))
-        similarity = legs["dense"].score(0, rows) if "dense" in legs else np.full(len(rows), np.nan)
-        hits = tuple(
-            Hit(chunks[row], score, ranks.get(row, {}), float(cosine) if np.isfinite(cosine) else None)
-            for (row, score), cosine in zip(fused[: query.top_k], similarity, strict=True)
+        ranks = best_ranks(lists, rows)
+        for rank, row in enumerate(sorted(gains, key=lambda row: (-gains[row], row)), start=1):
+            for at in np.flatnonzero(rows == row).tolist():
+                ranks[at]["link"] = rank
+        similar = legs["dense"].score(0, rows) if "dense" in legs else np.full(len(rows), np.nan, np.float32)
+        of_hits = zip(rows.tolist(), fused.scores.tolist(), ranks, similar.tolist(), strict=False)
+        hits = (
+            Hit(chunks[row], score, held, None if isnan(cosine) else cosine) for row, score, held, cosine in of_hits
         )
-        return hits, bool(gains)
+        return tuple(hits), bool(gains)
 
     def _dense_share(
         self, reader: Reader, legs: Mapping[Leg, _Answer], i: int, text: str, allowed: Allowed
@@ -272,7 +260,7 @@ class LocalRetriever:
         usual = self._config.dense_weight
         if self._config.fusion == "minmax" or len(legs) < 2 or not len(legs["dense"].lists[i][0]):
             return usual
-        background = legs["dense"].score(i, _spread(len(reader.ids)))
+        background = reader.background(legs["dense"].vectors[i])
         rows, scores = legs["sparse"].lists[i]
         agreed = legs["dense"].score(i, agreed_rows(rows))
         if not (np.isfinite(background).all() and np.isfinite(agreed).all()):
@@ -286,7 +274,7 @@ class LocalRetriever:
         self, reader: Reader, dense: _Answer, fused: Fused, question: str, allowed: Allowed
     ) -> tuple[dict[int, float], dict[int, Chunk]]:
         """What rows gain by being mentioned, and the chunks that were read for mentions."""
-        rows = np.array([row for row, _ in fused[:SOURCES]], dtype=np.int64)
+        rows = fused.ids[:SOURCES]
         chunks = dict(zip(rows.tolist(), reader.chunks(rows), strict=True))
         best = max((float(scores[0]) for _, scores in dense.lists[:1] if len(scores)), default=0.0)
         limit = max(_COMMON, _COMMON_SHARE * len(reader.ids))
@@ -309,23 +297,40 @@ class LocalRetriever:
             return held[1]
 
 
+async def _allowed(reader: Reader, query: SearchQuery) -> Allowed:
+    """At once, for a filter that was asked before; a new one may take milliseconds."""
+    asked = query.buckets, query.doc_id, query.filters
+    held = reader.catalog.held(*asked)
+    return held if held is not None else await asyncio.to_thread(reader.catalog.allowed, *asked)
+
+
+def _guarded(leg: Leg, legs: Sequence[Leg], work: Callable[[], _Answer]) -> _Answer | Degraded:
+    try:
+        return work()
+    except _LEG_FAULTS as e:
+        return _degraded(leg, e, legs)
+
+
+def _degraded(leg: Leg, fault: Exception, legs: Sequence[Leg]) -> Degraded:
+    log.warning("the %s leg failed", leg, exc_info=fault)
+    why = "took too long" if isinstance(fault, TimeoutError) else f"failed: {type(fault).__name__}"
+    reason = str(fault) if isinstance(fault, AssayError) else f"the {leg} leg {why}"
+    return Degraded(stage="retriever", reason=reason, fallback=_fallback(leg, legs))
+
+
 def _weight(leg: Leg, dense: float | None) -> float:
     return 1.0 if dense is None else dense if leg == "dense" else 1 - dense
-
-
-@lru_cache(maxsize=8)
-def _spread(rows: int) -> Rows:
-    """Rows at even distances."""
-    return np.linspace(0, rows - 1, min(rows, _BACKGROUND)).astype(np.int64)
 
 
 def _query_weight(number: int, queries: int) -> float:
     return 1.0 if number == 0 else VARIANTS_WEIGHT / (queries - 1)
 
 
-def _pairs(rows: Rows, scores: Scores) -> list[tuple[int, float]]:
-    known = np.isfinite(scores)
-    return list(zip(rows[known].tolist(), scores[known].tolist(), strict=True))
+def _ranked(answer: _Answer, number: int, union: Rows, dense_share: float | None) -> RankedList:
+    """A leg's list for one query; with its scores of what other lists found."""
+    rows, scores = answer.lists[number]
+    weight = _weight(answer.leg, dense_share) * _query_weight(number, len(answer.lists))
+    return RankedList(answer.leg, rows, scores, weight, (union, answer.score(number, union)))
 
 
 def _nothing(reader: Reader, query: SearchQuery, allowed: Allowed) -> SearchResult:
@@ -368,7 +373,3 @@ def _torn(reader: Reader, legs: Sequence[Leg]) -> list[Degraded]:
 def _fallback(leg: Leg, legs: Sequence[Leg]) -> str:
     other = "sparse" if leg == "dense" else "dense"
     return f"the {other} leg alone" if other in legs else "none"
-
-
-async def _skip() -> None:
-    return None

@@ -44,7 +44,8 @@ class Curves:
 def letters_per_token(text: str, tokens: int) -> float:
     """Near 1 where a model spells a word out, letter by letter, as it does for scripts that it was not made for. Scripts
     without spaces count none: a sign of theirs is a token even to models that read them."""
-    return sum(c.isalnum() and not is_unspaced(c) for c in text) / max(1, tokens)
+    letters = map(str.isalnum, text) if text.isascii() else (c.isalnum() and not is_unspaced(c) for c in text)
+    return sum(letters) / max(1, tokens)
 
 
 def dense_share(curves: Curves, usual: float, by_standing: float, by_lead: float) -> float:

@@ -70,19 +70,23 @@ class Catalog:
 
     def allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed:
         """Raises ``UnknownBucket``, ``UnknownField`` or ``InvalidFilter``."""
+        if (held := self.held(buckets, doc_id, filters)) is not None:
+            return held
         self._check_buckets(buckets)
-        shown = "" if filters is None else filters.model_dump_json(by_alias=True)
-        key = repr((sorted(set(buckets)), doc_id, shown))
-        with self._lock:
-            if key in self._cache:
-                self._cache.move_to_end(key)
-                return self._cache[key]
         found = self._allowed(buckets, doc_id, filters)
         with self._lock:
-            self._cache[key] = found
+            self._cache[_key(buckets, doc_id, filters)] = found
             while len(self._cache) > _CACHED_SETS:
                 self._cache.popitem(last=False)
         return found
+
+    def held(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed | None:
+        """What ``allowed`` found when it was last asked this; None where it was not, or long ago."""
+        key = _key(buckets, doc_id, filters)
+        with self._lock:
+            if (found := self._cache.get(key)) is not None:
+                self._cache.move_to_end(key)
+            return found
 
     @property
     def titles(self) -> list[str | None]:
@@ -213,6 +217,10 @@ def open_catalog(layout: Layout) -> Catalog:
     manifest = read_current(layout)
     chunks = open_dataset(layout.chunks, manifest.chunks_version)
     return Catalog(chunks, open_dataset(layout.documents, manifest.documents_version), manifest.buckets)
+
+
+def _key(buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> str:
+    return repr((sorted(set(buckets)), doc_id, "" if filters is None else filters.model_dump_json(by_alias=True)))
 
 
 def _blocking(parts: Sequence[Filter], masks: Sequence[Mask]) -> tuple[Filter, int]:

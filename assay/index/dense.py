@@ -84,6 +84,10 @@ class Dense:
             self._vectors.view(np.uint16), self._slots[positions], np.require(query, np.float32, ["C", "W"])
         )
 
+    def vectors(self, positions: Ids) -> NDArray[np.float16]:
+        """Shape (n, d)."""
+        return self._vectors[self._slots[positions]]
+
     def warm(self) -> None:
         query, none = np.zeros(self._vectors.shape[1], np.float32), np.zeros(len(self._vectors), np.bool_)
         self.search(query, 1, None, 1)

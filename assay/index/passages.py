@@ -58,8 +58,9 @@ class Passages:
         """``ids``: of the positions. Raises ``IndexFault`` where the file is not of these."""
         try:
             file = pa.ipc.open_file(pa.py_buffer(data))
-            self._parts = [file.get_batch(i) for i in range(file.num_record_batches)]
-            held = np.concatenate([np.zeros(0, np.int64), *(part["id"].to_numpy() for part in self._parts)])
+            batches = [file.get_batch(i) for i in range(file.num_record_batches)]
+            held = np.concatenate([np.zeros(0, np.int64), *(batch["id"].to_numpy() for batch in batches)])
+            self._parts = [[batch[name] for name in COLUMNS] for batch in batches]
         except (pa.ArrowException, KeyError, ValueError) as e:
             raise IndexFault(f"{FILE} cannot be read") from e
         self._slots = np.argsort(held, kind="stable")
@@ -69,5 +70,5 @@ class Passages:
     def at(self, positions: Ids) -> Iterator[Chunk]:
         for slot in self._slots[positions].tolist():
             part, row = self._parts[slot // _PART], slot % _PART
-            values = {name: part.column(i)[row].as_py() for i, name in enumerate(COLUMNS)}
+            values = {name: column[row].as_py() for name, column in zip(COLUMNS, part, strict=True)}
             yield Chunk(**{**values, "heading": tuple(values["heading"])})

@@ -24,6 +24,7 @@ from assay.types import Chunk, DocumentQuery, DocumentText
 
 _Checked = tuple[FileEntry, tuple[int, ...] | None]
 _SELECTIONS = 64  # filters whose masks are kept for each segment
+_BACKGROUND = 512  # rows that stand for all: what cosine a query has with one taken at random
 _NAMED = 50  # pages or headings, where the one that is asked for is not there
 
 
@@ -54,6 +55,9 @@ class Reader:
         self._place = self._places()
         self._counts = [s.segment.sparse.counts(s.alive) if s.segment.sparse else None for s in self.segments]
         self._searched = sum(s.count for s in self.segments if s.segment.sparse)
+        self._spread = self._vectors(
+            np.linspace(0, len(self.ids) - 1, min(len(self.ids), _BACKGROUND)).astype(np.int64)
+        )
         self._selected: OrderedDict[int, tuple[Mask, list[tuple[Mask | None, int]]]] = OrderedDict()
         self._lock = threading.Lock()
         for segment in loaded:
@@ -83,6 +87,10 @@ class Reader:
     def cosines(self, query: Scores, rows: Ids) -> Scores:
         """Of a unit vector with the chunks at some rows; NaN where their dense leg is missing."""
         return self._each(rows, lambda _, s, at: s.dense.cosines(query, at) if s.dense else None)
+
+    def background(self, query: Scores) -> Scores:
+        """Cosines with rows at even distances, which stand for all; NaN where the dense leg is missing."""
+        return self._spread @ query
 
     def sparse_query(self, text: str) -> SparseQuery:
         """Without terms where no segment has one."""
@@ -138,6 +146,15 @@ class Reader:
             here = np.flatnonzero(segments == number)
             if len(here) and (scores := score(number, s.segment, self._place[1][rows[here]])) is not None:
                 out[here] = scores
+        return out
+
+    def _vectors(self, rows: Ids) -> Scores:
+        """Of some rows, shape (n, dim); NaN where their dense leg is missing."""
+        out = np.full((len(rows), self.manifest.embedder.dim), np.nan, np.float32)
+        for number, s in enumerate(self.segments):
+            if s.segment.dense:
+                here = np.flatnonzero(self._place[0][rows] == number)
+                out[here] = s.segment.dense.vectors(self._place[1][rows[here]])
         return out
 
     def _select(self, mask: Mask | None) -> list[tuple[Mask | None, int]]:

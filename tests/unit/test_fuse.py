@@ -5,14 +5,49 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.fuse import Fusion, RankedList, best_ranks, boosted, fuse, minmax, rrf, weighted
+from assay import fuse as fusing
+from assay.fuse import Fused, Fusion, RankedList, best_ranks
 
 X, A, Y, B, C = 1, 2, 3, 4, 5
-METHODS = (rrf, minmax, weighted)
+Pairs = list[tuple[int, float]]
+
+
+def listed(leg: str, hits: Pairs, weight: float = 1.0, others: dict[int, float] | None = None) -> RankedList:
+    more = others or {}
+    ids, scores = np.array([c for c, _ in hits], np.int64), np.array([s for _, s in hits], np.float32)
+    return RankedList(leg, ids, scores, weight, (np.array(list(more), np.int64), np.array(list(more.values()))))
 
 
 def ranked(leg: str, *chunks: int, weight: float = 1.0) -> RankedList:
-    return RankedList(leg, [(chunk, 10.0 - i) for i, chunk in enumerate(chunks)], weight)
+    return listed(leg, [(chunk, 10.0 - i) for i, chunk in enumerate(chunks)], weight)
+
+
+def pairs(fused: Fused) -> Pairs:
+    return list(zip(fused.ids.tolist(), fused.scores.tolist(), strict=True))
+
+
+def rrf(lists: list[RankedList], k: int = 60) -> Pairs:
+    return pairs(fusing.rrf(lists, k))
+
+
+def minmax(lists: list[RankedList]) -> Pairs:
+    return pairs(fusing.minmax(lists))
+
+
+def weighted(lists: list[RankedList]) -> Pairs:
+    return pairs(fusing.weighted(lists))
+
+
+def fuse(method: Fusion, lists: list[RankedList]) -> Pairs:
+    return pairs(fusing.fuse(method, lists))
+
+
+def boosted(fused: Pairs, gains: dict[int, float]) -> Pairs:
+    ids, scores = np.array([c for c, _ in fused], np.int64), np.array([s for _, s in fused])
+    return pairs(fusing.boosted(Fused(ids, scores), gains))
+
+
+METHODS = (rrf, minmax, weighted)
 
 
 def test_a_chunk_of_both_lists_wins_and_stands_once() -> None:
@@ -33,8 +68,8 @@ def test_ties_go_by_rank_and_then_by_id() -> None:
 
 
 def test_minmax_weighs_the_legs() -> None:
-    dense = RankedList("dense", [(X, 0.9), (A, 0.5)], weight=0.6)
-    sparse = RankedList("sparse", [(A, 12.0), (B, 3.0)], weight=0.4)
+    dense = listed("dense", [(X, 0.9), (A, 0.5)], weight=0.6)
+    sparse = listed("sparse", [(A, 12.0), (B, 3.0)], weight=0.4)
     assert minmax([dense, sparse]) == [(X, pytest.approx(0.6)), (A, pytest.approx(0.4)), (B, pytest.approx(0.0))]
 
 
@@ -42,13 +77,13 @@ def test_minmax_weighs_the_legs() -> None:
 def test_a_leg_without_weight_has_no_say(method: object) -> None:
     dense, sparse = [(X, 0.9), (A, 0.5), (Y, 0.1)], [(Y, 12.0), (A, 3.0), (X, 1.0)]
     assert callable(method)
-    assert [c for c, _ in method([RankedList("dense", dense, 1.0), RankedList("sparse", sparse, 0.0)])] == [X, A, Y]
-    assert [c for c, _ in method([RankedList("dense", dense, 0.0), RankedList("sparse", sparse, 1.0)])] == [Y, A, X]
+    assert [c for c, _ in method([listed("dense", dense, 1.0), listed("sparse", sparse, 0.0)])] == [X, A, Y]
+    assert [c for c, _ in method([listed("dense", dense, 0.0), listed("sparse", sparse, 1.0)])] == [Y, A, X]
 
 
 def test_scores_of_chunks_below_the_cut_count() -> None:
-    dense = RankedList("dense", [(X, 0.9), (A, 0.1)], others={B: 0.85})
-    sparse = RankedList("sparse", [(B, 5.0), (X, 1.0), (A, 0.5)])
+    dense = listed("dense", [(X, 0.9), (A, 0.1)], others={B: 0.85})
+    sparse = listed("sparse", [(B, 5.0), (X, 1.0), (A, 0.5)])
     assert minmax([dense, sparse])[0][0] == B
     assert weighted([dense, sparse])[0][0] == B
 
@@ -56,7 +91,7 @@ def test_scores_of_chunks_below_the_cut_count() -> None:
 def test_an_empty_list_has_no_say() -> None:
     only = [ranked("dense", X, A, Y, weight=0.6)]
     for method in METHODS:
-        assert [c for c, _ in method([*only, RankedList("sparse", [], 0.4)])] == [X, A, Y]
+        assert [c for c, _ in method([*only, listed("sparse", [], 0.4)])] == [X, A, Y]
         assert method([]) == []
 
 
@@ -66,15 +101,16 @@ def test_a_single_hit_scores_one() -> None:
 
 
 def test_a_bad_variant_does_not_push_out_the_question() -> None:
-    question = [RankedList("dense", [(X, 0.8), (A, 0.5), (Y, 0.1)]), RankedList("sparse", [(X, 9.0), (A, 4.0)])]
-    bad = [RankedList("dense", [(B, 0.9), (C, 0.2)], 0.25), RankedList("sparse", [(B, 20.0), (C, 1.0)], 0.25)]
+    question = [listed("dense", [(X, 0.8), (A, 0.5), (Y, 0.1)]), listed("sparse", [(X, 9.0), (A, 4.0)])]
+    bad = [listed("dense", [(B, 0.9), (C, 0.2)], 0.25), listed("sparse", [(B, 20.0), (C, 1.0)], 0.25)]
     for method in (rrf, minmax):
         assert method([*question, *bad])[0][0] == X
 
 
 def test_best_ranks() -> None:
     lists = [ranked("dense", X, A), ranked("dense", A, X), ranked("sparse", Y, X)]
-    assert best_ranks(lists) == {X: {"dense": 1, "sparse": 2}, A: {"dense": 1}, Y: {"sparse": 1}}
+    asked = np.array([Y, X, B, A])
+    assert best_ranks(lists, asked) == [{"sparse": 1}, {"dense": 1, "sparse": 2}, {}, {"dense": 1}]
 
 
 def test_gains_lift_chunks_and_bring_others_in() -> None:
@@ -98,7 +134,7 @@ LISTS = st.lists(
 
 def as_lists(given_lists: Lists) -> list[RankedList]:
     return [
-        RankedList(f"leg{i}", sorted(scores.items(), key=lambda x: (-x[1], x[0])), weight)
+        listed(f"leg{i}", sorted(scores.items(), key=lambda x: (-x[1], x[0])), weight)
         for i, (scores, weight) in enumerate(given_lists)
     ]
 

@@ -34,7 +34,7 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     prompts = Prompts.load(args.prompts)
     evaluating, writing = args.reranker.engine, args.generator.engine
     retriever = Retriever.bind(args.index, args.retriever, embedder)
-    expander = Expander.bind(args.expander, engines[args.expander.engine], prompts)
+    expander = Expander.bind(args.planning, engines[args.expander.engine], prompts)
     reranker = Reranker.bind(args.reranker, engines[evaluating], models[evaluating], prompts)
     kind = args.engines[writing]
     generator = Generator.bind(args.generator, engines[writing], models[writing], prompts, kind, retriever)

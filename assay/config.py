@@ -6,6 +6,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from assay.frozen import Frozen as _Config
 from assay.llm.endpoint import Capability, EndpointConfig, Strategy
+from assay.schemas import STEPS, Step
 
 
 class EngineConfig(_Config):
@@ -22,6 +23,10 @@ class EngineConfig(_Config):
     device: Literal["cpu", "gpu"] = "cpu"
     accelerator_type: str | None = Field(default=None, description="Ray accelerator type, such as L4, A100 or H100.")
     tensor_parallel: int = Field(default=1, ge=1, le=64)
+    capable: bool | None = Field(
+        default=None,
+        description="Large enough to plan a search in words; none: every model but the embedded one. See docs/stages.md.",
+    )
     max_model_len: int = Field(default=2048, ge=256, le=1_000_000, description="Tokens of prompt and output together.")
     max_num_seqs: int = Field(default=32, ge=1, le=1024, description="Sequences that the engine runs side by side.")
     kv_cache_gib: float = Field(default=1.0, gt=0, le=1024, description="CPU only: memory for the KV cache, in GiB.")
@@ -61,6 +66,10 @@ class EngineConfig(_Config):
         return self
 
     @property
+    def is_capable(self) -> bool:
+        return not self.model.startswith("embedded:") if self.capable is None else self.capable
+
+    @property
     def can(self) -> frozenset[Capability]:
         always: tuple[Capability, ...] = ("json_schema", "regex", "choice", "score")
         return frozenset((*always, "tools") if self.tool_parser else always)
@@ -96,9 +105,36 @@ def _implementation() -> Any:
 class ExpanderConfig(_Config):
     engine: str = "small"
     variants: int = Field(default=2, ge=0, le=8)
-    max_tokens: int = Field(default=96, ge=16, le=4096)
+    steps: tuple[Step, ...] | None = Field(
+        default=None,
+        description="What the model decides; none: all of it where its engine is capable, else rewrite and expand.",
+    )
+    skip_simple: bool = Field(default=True, description="A simple lookup (assay/simple.py) is searched as it stands.")
+    fields_per_call: int = Field(
+        default=32,
+        ge=1,
+        le=200,
+        description="Where the buckets have more fields, they are chosen in a call of its own.",
+    )
+    max_tokens: int | None = Field(
+        default=None, ge=16, le=4096, description="none: 96 for a rewrite and variants, 512 for a whole plan."
+    )
     timeout_s: float = Field(default=8, gt=0, le=600)
     implementation: str | None = _implementation()
+
+    @property
+    def decided(self) -> frozenset[Step]:
+        return frozenset(("rewrite", "expand") if self.steps is None else self.steps)
+
+    @property
+    def tokens(self) -> int:
+        return self.max_tokens or (512 if self.decided - {"rewrite", "expand"} else 96)
+
+    def of(self, engine: AnyEngine) -> "ExpanderConfig":
+        """Its own steps, or those that the engine is capable of."""
+        if self.steps is not None or not engine.is_capable:
+            return self
+        return self.model_copy(update={"steps": STEPS})
 
 
 class RetrieverConfig(_Config):
@@ -238,6 +274,11 @@ class AppConfig(_Config):
     loop: LoopConfig = LoopConfig()
     ingress: IngressConfig = IngressConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+
+    @property
+    def planning(self) -> ExpanderConfig:
+        """The expander's, with the steps that its engine is capable of."""
+        return self.expander.of(self.engines[self.expander.engine])
 
     @model_validator(mode="after")
     def _engines_exist(self) -> "AppConfig":

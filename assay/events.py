@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from assay.schemas import AskResponse, Citation, Clarification, Degraded, ErrorBody, Shape
+from assay.schemas import AskResponse, Citation, Clarification, Degraded, ErrorBody, Filter, Intent, Shape
 
 
 class _Event(Shape):
@@ -24,6 +24,10 @@ class PlanEvent(_Event):
     variants: list[str] = []
     sub_questions: list[str] = []
     buckets: list[str] = []
+    filters: Filter | None = None
+    search: bool = True
+    reason: str = ""
+    intent: Intent | None = None
 
 
 class ToolCallStart(_Event):

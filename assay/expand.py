@@ -1,25 +1,28 @@
-"""The expander's job: from a question (and its history) to a standalone query and variants that differ from it.
+"""The expander's job: from a question (and its history) to a standalone query, variants that differ from it, and, where the
+model is capable of it, the rest of a plan: whether to search at all, where, under which filters, and in which parts.
 
-Prompt, schema and parser stand together here, since one must not change without the others.
+One call where one can serve, and none for a simple lookup.
 """
 
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from assay.config import ExpanderConfig
+from assay.inert import inert
+from assay.llm.tools import schema_fault
+from assay.plan import Planned, filters_of, plan_schema, usable, wide
 from assay.ports import LLM
+from assay.schemas import Step, Usage
+from assay.simple import simple
 from assay.templates import Prompts
 from assay.text import content_terms, names, query_key, terms
-from assay.types import CompletionRequest, Message, Plan, PlanRequest
+from assay.types import BucketInfo, CompletionRequest, Entity, Message, Plan, PlanRequest
 
-# One word is about 6 characters: 64 characters are a short query, and the bound keeps a looping model cheap.
-QUERY_CHARS = 64
 HISTORY_TURNS = 4
 HISTORY_CHARS = 600
-
 
 # A small model imitates better than it obeys: with examples it paraphrases where it had copied the schema's own words.
 EXAMPLES = (
@@ -29,30 +32,14 @@ EXAMPLES = (
 )
 
 
-class _Planned(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    query: str | None = None
-    variants: list[str] = []
-
-
-def plan_schema(variants: int, rewrite: bool) -> str:
-    """The JSON schema that binds the model: every string and list is bounded, so that it always ends."""
-    text = {"type": "string", "minLength": 3, "maxLength": QUERY_CHARS}
-    properties: dict[str, Any] = {"query": text} if rewrite else {}
-    if variants:
-        properties["variants"] = {"type": "array", "items": text, "minItems": variants, "maxItems": variants}
-    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-    return json.dumps(schema)
-
-
-def distinct(question: str, candidates: list[str]) -> tuple[str, ...]:
-    """Those of ``candidates`` that can find something new: not the question nor each other in other words' order or case,
-    and about the same thing, that is, with at least one of its content words."""
+def distinct(question: str, candidates: Sequence[str], *, alike: bool = True) -> tuple[str, ...]:
+    """Those of ``candidates`` that can find something new: not the question nor each other in other words' order or case;
+    ``alike``: and with at least one of its content words, which a small model's is only then about the same thing."""
     topic, seen, kept = set(content_terms(question)), {query_key(question)}, []
     for candidate in (" ".join(c.split()) for c in candidates):
         key, words = query_key(candidate), content_terms(candidate)
         stutters = len(set(words)) < 0.6 * len(words)  # "stream_stream_stream": a model in a loop
-        if key in seen or stutters or not topic & set(words):
+        if key in seen or stutters or not words or (alike and not topic & set(words)):
             continue
         seen.add(key)
         kept.append(candidate)
@@ -72,43 +59,131 @@ class LLMExpander:
 
     def __init__(self, llm: LLM, config: ExpanderConfig, prompts: Prompts = Prompts()) -> None:
         self._llm, self._config = llm, config
-        self._plan, self._rewrite = prompts["plan"], prompts["rewrite"]
+        self._plan, self._rewrite, self._decide = prompts["plan"], prompts["rewrite"], prompts["decide"]
 
     async def plan(self, request: PlanRequest) -> Plan:
         """A plan that cannot be used comes back as the question alone, with ``fault`` and what it cost."""
-        count = min(request.variants, self._config.variants)
-        if count == 0 and not request.history:
+        steps = self._steps(request)
+        if not steps or self._is_simple(request):
             return Plan(query=request.question)
+        if "filters" in steps and "route" in steps and _fields(request.buckets) > self._config.fields_per_call:
+            return await self._in_two(request, steps)
+        return await self._in_one(request, steps)
+
+    def _is_simple(self, request: PlanRequest) -> bool:
+        return self._config.skip_simple and not request.history and simple(request.question, request.buckets)
+
+    def _steps(self, request: PlanRequest) -> set[Step]:
+        """What there is to decide for this request."""
+        without: dict[Step, bool] = {
+            "rewrite": not request.history,
+            "route": len(request.buckets) < 2,
+            "filters": not usable(request.buckets),
+            "expand": self._variants(request) == 0,
+        }
+        return {step for step in self._config.decided & set(request.steps) if not without.get(step)}
+
+    def _variants(self, request: PlanRequest) -> int:
+        return min(request.variants, self._config.variants)
+
+    async def _in_two(self, request: PlanRequest, steps: set[Step]) -> Plan:
+        """The buckets first, by their descriptions alone; then the rest, with the fields of those that were chosen."""
+        first = await self._in_one(request, steps & {"gate", "rewrite", "route"})
+        if first.fault or not first.search:
+            return first
+        chosen = tuple(b for b in request.buckets if b.name in first.buckets) or request.buckets
+        then = replace(request, question=first.query, history=(), buckets=chosen)
+        second = await self._in_one(then, steps - {"gate", "rewrite"} - ({"route"} if len(chosen) < 2 else set()))
+        usage = first.usage + second.usage
+        if second.fault:
+            return replace(first, usage=usage, fault=second.fault)
+        buckets = second.buckets or tuple(b.name for b in chosen)
+        return replace(second, usage=usage, buckets=buckets, search=True, reason=first.reason)
+
+    async def _in_one(self, request: PlanRequest, steps: set[Step]) -> Plan:
+        schema = plan_schema(steps, request.buckets, self._variants(request))
         completion = await self._llm.complete(
             CompletionRequest(
-                messages=self._messages(request, count),
-                max_tokens=self._config.max_tokens,
-                json_schema=plan_schema(count, bool(request.history)),
+                messages=self._messages(request, steps),
+                max_tokens=self._config.tokens,
+                json_schema=schema,
                 request_id=request.request_id,
             )
         )
         alone = Plan(query=request.question, usage=completion.usage)
         if completion.finish_reason != "stop":
-            limit = self._config.max_tokens
+            limit = self._config.tokens
             return replace(alone, fault=f"the plan was cut off after {limit} tokens (expander.max_tokens)")
         try:
-            planned = _Planned.model_validate_json(completion.text)
+            planned = Planned.model_validate_json(completion.text)
+            fault = schema_fault(schema, json.loads(completion.text), "its parts") if wide(steps) else None
         except ValidationError as error:
-            return replace(alone, fault=f"the plan is not of its schema: {error.error_count()} errors")
-        query = " ".join((planned.query or "").split()) or request.question
-        if query != request.question and not grounded(query, request):
-            return replace(alone, fault="the rewritten question says what nobody said")
-        return Plan(query=query, variants=distinct(query, planned.variants), usage=completion.usage)
+            fault = f"{error.error_count()} errors"
+        if fault:
+            return replace(alone, fault=f"the plan is not of its schema: {fault}")
+        return _usable(planned, request, completion.usage, alike=not wide(steps))
 
-    def _messages(self, request: PlanRequest, count: int) -> tuple[Message, ...]:
-        prompt = self._rewrite if request.history else self._plan
-        turns = [f"{m.role}: {m.content[:HISTORY_CHARS]}" for m in request.history[-HISTORY_TURNS:]]
-        system = Message("system", prompt.fill(count=str(count)))
+    def _messages(self, request: PlanRequest, steps: Collection[Step]) -> tuple[Message, ...]:
+        count = self._variants(request)
+        turns = [f"{m.role}: {inert(m.content[:HISTORY_CHARS])}" for m in request.history[-HISTORY_TURNS:]]
+        asked = inert(request.question)
+        if wide(steps):
+            today = [f"Today: {request.today}"] if request.today else []
+            cards = described(request.buckets, "filters" in steps) if {"route", "filters"} & set(steps) else ""
+            system = Message("system", self._decide.fill(count=str(count), buckets=cards))
+            return system, Message("user", "\n".join([*today, *turns, f"Last question: {asked}"]))
         if request.history:
-            return system, Message("user", "\n".join([*turns, f"Last question: {request.question}"]))
+            system = Message("system", self._rewrite.fill(count=str(count)))
+            return system, Message("user", "\n".join([*turns, f"Last question: {asked}"]))
         examples = [
             message
-            for asked, *variants in EXAMPLES
-            for message in (Message("user", asked), Message("assistant", json.dumps({"variants": variants[:count]})))
+            for said, *variants in EXAMPLES
+            for message in (Message("user", said), Message("assistant", json.dumps({"variants": variants[:count]})))
         ]
-        return system, *examples, Message("user", request.question)
+        return Message("system", self._plan.fill(count=str(count))), *examples, Message("user", asked)
+
+
+def described(buckets: Collection[BucketInfo], with_fields: bool) -> str:
+    """The buckets as the model reads them: each on a line, its fields below it."""
+    lines = ["", "The buckets:"]
+    for bucket in buckets:
+        lines.append(f"{bucket.name}: {_line(bucket.description) or 'no description'} ({bucket.documents} documents)")
+        for field in bucket.fields if with_fields else ():
+            values = f", one of: {' | '.join(map(_line, field.values))}" if field.values else ""
+            said = f": {_line(field.description)}" if field.description else ""
+            lines.append(f"  {field.name} ({field.type}{values}){said}")
+    return "\n".join(lines)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _fields(buckets: Collection[BucketInfo]) -> int:
+    return sum(len(bucket.fields) for bucket in buckets)
+
+
+def _usable(planned: Planned, request: PlanRequest, usage: Usage, *, alike: bool) -> Plan:
+    """What a schema cannot hold: words that somebody said, and queries that can find something new."""
+    query = " ".join(planned.query.split()) or request.question
+    if query != request.question and not grounded(query, request):
+        return Plan(query=request.question, usage=usage, fault="the rewritten question says what nobody said")
+    said = "\n".join([*(m.content for m in request.history), request.question])
+    buckets, filters, dropped = filters_of(planned, request.buckets, said)
+    questions = distinct(query, planned.questions, alike=alike)
+    return Plan(
+        query=query,
+        variants=distinct(query, [*planned.variants, *planned.topics], alike=alike),
+        sub_questions=questions if len(questions) > 1 else (),  # a single part is the question itself
+        usage=usage,
+        search=planned.search,
+        reason=" ".join(planned.reason.split()),
+        intent=planned.intent,
+        buckets=buckets,
+        filters=filters,
+        entities=tuple(Entity(entity.name, entity.role) for entity in planned.entities),
+        topics=tuple(planned.topics),
+        strategy=planned.strategy,
+        style=planned.format,
+        dropped=dropped,
+    )

@@ -33,6 +33,7 @@ from assay.types import (
     Explain,
     Hit,
     Leg,
+    Scope,
     SearchQuery,
     SearchResult,
 )
@@ -115,6 +116,10 @@ class LocalRetriever:
 
     async def buckets(self) -> tuple[BucketInfo, ...]:
         return tuple(self._open().catalog.buckets.values())
+
+    async def describe(self, scope: Scope) -> tuple[BucketInfo, ...]:
+        """Raises what ``search`` raises of buckets and filters."""
+        return await asyncio.to_thread(self._open().catalog.describe, scope.buckets, scope.filters)
 
     async def lookup(self, doc_id: str) -> str:
         """The text of a document, in which spans count. Raises ``NotFound``."""

@@ -4,8 +4,10 @@ A stage that fails has its named fallback here, said in ``degraded``; a fault ne
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
-from dataclasses import dataclass
+import itertools
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 from assay import events as ev
@@ -15,20 +17,36 @@ from assay.evidence import EvidenceSet, Found
 from assay.grade import FeatureGrader
 from assay.ledger import Ledger
 from assay.ports import Expander, Generator, Reranker, Retriever
-from assay.schemas import AskRequest, Clarification, Mode, TerminatedBy, ToolCall, Usage
-from assay.statements import unclear
+from assay.schemas import (
+    STEPS,
+    And,
+    AskRequest,
+    Clarification,
+    Mode,
+    Step,
+    Strategy,
+    TerminatedBy,
+    ToolCall,
+    Usage,
+)
+from assay.statements import describe_scope, unclear
 from assay.text import query_key
 from assay.types import (
+    LEGS,
+    BucketInfo,
     Evidence,
     Explain,
     Grade,
     GradeRequest,
+    Hit,
+    Leg,
     Message,
     Plan,
     PlanRequest,
     Ranked,
     Reranked,
     RerankRequest,
+    Scope,
     SearchQuery,
     SearchResult,
 )
@@ -38,6 +56,7 @@ T = TypeVar("T")
 # The first event must not wait for a slow index: the raw question's search gets this long before anything is said.
 FIRST_EVENT_S = 0.8
 PLAN_SHARE = 0.4
+_LEGS: dict[Strategy, tuple[Leg, ...]] = {"keyword": ("sparse",), "semantic": ("dense",), "hybrid": LEGS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +65,26 @@ class Stages:
     retriever: Retriever
     reranker: Reranker
     generator: Generator
+
+
+def merged(results: Sequence[SearchResult]) -> SearchResult | None:
+    """The hits of several searches, each search's best in turn, each chunk once; the first one's explanation is the whole's."""
+    if len(results) < 2:
+        return results[0] if results else None
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*(result.hits for result in results)))
+    hits: dict[int, Hit] = {}
+    for hit in turns:
+        if hit is not None:
+            hits.setdefault(hit.chunk.id, hit)
+    degraded = tuple(dict.fromkeys(d for result in results for d in result.degraded))
+    return replace(results[0], hits=tuple(hits.values()), degraded=degraded)
+
+
+def _summary(mode: str, plan: Plan, queries: Sequence[str], scope: Scope) -> str:
+    parts = [mode, f"queries: {' | '.join(queries)}"]
+    parts += [f"parts: {' | '.join(plan.sub_questions)}"] if plan.sub_questions else []
+    parts += [f"where: {describe_scope(scope)}"] if scope != Scope() else []
+    return "; ".join(parts if plan.search else [mode, f"no search: {plan.reason}"])
 
 
 def chosen_mode(asked: Mode, config: AppConfig) -> Literal["pipeline", "agentic"]:
@@ -69,6 +108,7 @@ class Run:
         self.history = tuple(Message(turn.role, turn.content) for turn in request.history)
         self.plan = Plan(query=request.question)
         self.queries: tuple[str, ...] = (request.question,)
+        self.scope = Scope(tuple(request.buckets), request.filters)  # narrowed by the plan, never widened
         self.evidence = EvidenceSet(config.loop.per_document)
         self.found: SearchResult | None = None
         self.explain: Explain | None = None
@@ -82,6 +122,8 @@ class Run:
         self._tasks: list[asyncio.Task[Any]] = []
         self._first_hop: asyncio.Task[SearchResult] | None = None
         self._planning: asyncio.Task[Plan] | None = None
+        self._undescribed: AssayError | None = None
+        self._refused: AssayError | None = None
 
     def status(self, state: Literal["planning", "searching", "reranking", "grading", "answering"]) -> ev.StatusEvent:
         return ev.StatusEvent(state=state, round=self.round)
@@ -111,14 +153,7 @@ class Run:
         top_k(self.request, self.config)
         self._first_hop = self._start(self.stages.retriever.search(self._query(self.queries)))
         if self.request.options.expand or self.history:
-            plan = PlanRequest(
-                question=self.request.question,
-                history=self.history,
-                buckets=tuple(self.request.buckets),
-                variants=self.config.expander.variants if self.request.options.expand else 0,
-                request_id=self.id,
-            )
-            self._planning = self._start(self.stages.expander.plan(plan))
+            self._planning = self._start(self._plan())
         # What may be wrong with a bucket or a filter is worth waiting for: a status says it, an event would come too late.
         checked = self.request.buckets or self.request.filters
         wait = self.config.retriever.timeout_s if checked else FIRST_EVENT_S
@@ -126,6 +161,34 @@ class Run:
             done, _ = await asyncio.wait([self._first_hop], timeout=min(wait, self.ledger.budget.left()))
         if done and isinstance(error := self._first_hop.exception(), (InvalidRequest, UnknownBucket, NotFound)):
             raise error
+
+    async def _plan(self) -> Plan:
+        decided = self.config.planning.decided
+        buckets: tuple[BucketInfo, ...] = ()
+        if self.request.options.expand and decided & {"route", "filters"}:
+            try:
+                buckets = await self.stages.retriever.describe(self.scope)
+            except (InvalidRequest, UnknownBucket, NotFound):
+                raise
+            except AssayError as error:
+                self._undescribed = error
+        return await self.stages.expander.plan(
+            PlanRequest(
+                question=self.request.question,
+                history=self.history,
+                buckets=buckets,
+                variants=self.config.expander.variants if self.request.options.expand else 0,
+                steps=self._may_decide(),
+                today=datetime.now(UTC).date().isoformat(),
+                request_id=self.id,
+            )
+        )
+
+    def _may_decide(self) -> tuple[Step, ...]:
+        """Who names buckets or filters wants a search; who wants no expansion wants the question as it is."""
+        if not self.request.options.expand:
+            return ("rewrite",)
+        return tuple(step for step in STEPS if step != "gate")
 
     async def make_plan(self) -> AsyncGenerator[ev.Event]:
         if self._planning is not None:
@@ -136,17 +199,48 @@ class Run:
                 self.ledger.usage += self.plan.usage
             except AssayError as error:
                 yield self.ledger.fell_back("expander", error, "the original query alone")
+            if self._undescribed is not None:
+                yield self.ledger.fell_back("retriever", self._undescribed, "a plan without buckets and filters")
             if self.plan.fault:
                 yield self.ledger.fell_back("expander", self.plan.fault, "the original query alone")
+            for dropped in self.plan.dropped:
+                yield self.ledger.fell_back("expander", dropped, "the plan without it")
+        for event in self._narrow():
+            yield event
         self.queries = tuple(dict.fromkeys((self.plan.query, self.request.question, *self.plan.variants)))
-        self.ledger.note("plan", f"{self.mode}; queries: {' | '.join(self.queries)}")
+        self.ledger.note("plan", _summary(self.mode, self.plan, self.queries, self.scope))
         yield ev.PlanEvent(
             mode=self.mode,
             query=self.plan.query,
             variants=list(self.plan.variants),
             sub_questions=list(self.plan.sub_questions),
-            buckets=self.request.buckets,
+            buckets=list(self.scope.buckets),
+            filters=self.scope.filters,
+            search=self.plan.search,
+            reason=self.plan.reason,
+            intent=self.plan.intent,
         )
+
+    def _narrow(self) -> list[ev.Event]:
+        """The plan's buckets and filters within the request's own: it can take away, and never add. It can forgo a search only
+        where it was asked whether to."""
+        own, plan = self.scope, self.plan
+        beyond = [name for name in plan.buckets if own.buckets and name not in own.buckets]
+        within = tuple(name for name in plan.buckets if name not in beyond)
+        parts = [part for part in (own.filters, plan.filters) if part is not None]
+        self.scope = Scope(within or own.buckets, And(and_=parts) if len(parts) > 1 else parts[0] if parts else None)
+        said: list[ev.Event] = []
+        if beyond:
+            reason = f"the plan's buckets {', '.join(beyond)} are not of the request"
+            said.append(self.ledger.fell_back("expander", reason, "the request's buckets"))
+        if not plan.search and "gate" not in self._may_decide():
+            said.append(self.ledger.fell_back("expander", "the plan forgoes a search that was asked for", "a search"))
+            self.plan = replace(plan, search=True)
+        return said
+
+    @property
+    def narrowed(self) -> bool:
+        return self.scope != Scope(tuple(self.request.buckets), self.request.filters)
 
     # ---- search -----------------------------------------------------------------------------------------------------
 
@@ -164,51 +258,105 @@ class Run:
         return self.end is None
 
     def _query(self, queries: tuple[str, ...]) -> SearchQuery:
+        legs = _LEGS[self.plan.strategy]
         return SearchQuery(
             queries=queries,
-            buckets=tuple(self.request.buckets),
-            filters=self.request.filters,
-            link_hop=self.request.options.link_hop and self.config.retriever.link_hop,
+            buckets=self.scope.buckets,
+            filters=self.scope.filters,
+            legs=legs,
+            link_hop=self.request.options.link_hop and self.config.retriever.link_hop and "dense" in legs,
             top_k=self.config.retriever.fetch,
             request_id=self.id,
         )
 
     async def search(self) -> AsyncGenerator[ev.Event]:
-        """One hop over this round's queries. A retriever that fails after the first round leaves the evidence so far."""
+        """One hop over this round's queries. A retriever that fails after the first round leaves the evidence so far; a plan
+        that leaves nothing to search is given up for what the request itself says."""
         self.round += 1
-        self.searched += self.queries
-        self._tried |= {query_key(query) for query in self.queries}
-        arguments: dict[str, Any] = {"queries": list(self.queries), "buckets": self.request.buckets}
-        yield ev.ToolCallStart(tool="search_hybrid", arguments=arguments)
-        start, outcome, fault = self.ledger.budget.clock(), "ok", None
-        self.found = None
+        self.searched += [*self.queries, *self._parts()]
+        self._tried |= {query_key(query) for query in (*self.queries, *self._parts())}
+        async for event in self._searched():
+            yield event
+        if self.narrowed and (
+            self._refused is not None or (self.explain is not None and not self.explain.allowed_rows)
+        ):
+            where = describe_scope(self.scope)
+            reason = str(self._refused) if self._refused else f"the plan's {where} left no passage"
+            self.scope = Scope(tuple(self.request.buckets), self.request.filters)
+            yield self.ledger.fell_back("expander", reason, "the request's own buckets and filters")
+            async for event in self._searched():
+                yield event
+
+    def _parts(self) -> tuple[str, ...]:
+        """Sub-questions are searched on their own, in the first round, as far as the tool budget goes."""
+        if self.round > 1:
+            return ()
+        spare = self.ledger.budget.tool_calls - len(self.ledger.tool_calls) - 1
+        return self.plan.sub_questions[: max(0, spare)]
+
+    async def _searched(self) -> AsyncGenerator[ev.Event]:
+        asked = [self.queries, *((part,) for part in self._parts())]
+        arguments: list[dict[str, Any]] = [{"queries": list(q), "buckets": list(self.scope.buckets)} for q in asked]
+        for each in arguments:
+            yield ev.ToolCallStart(tool="search_hybrid", arguments=each)
+        start, fault = self.ledger.budget.clock(), None
+        self.found, self._refused = None, None
+        results: list[SearchResult | AssayError] = []
         try:
-            self.found = await self.ledger.call("retrieve", self._hop(), self.config.retriever.timeout_s)
+            results = await self.ledger.call("retrieve", self._hop(asked), self.config.retriever.timeout_s)
         except AssayError as error:
-            outcome, fault = error.code, error
-            self.found = self._first_result() if self.round == 1 else None
+            results = [error] * len(asked)
+        spent = round(1000 * (self.ledger.budget.clock() - start), 2)
+        if isinstance(first := results[0], AssayError):
+            fault = first
+            results[0] = (self._first_result() if self.round == 1 and not self.narrowed else None) or first
+        for each, result in zip(arguments, results, strict=True):
+            outcome = result.code if isinstance(result, AssayError) else "ok"
+            hits = 0 if isinstance(result, AssayError) else len(result.hits)
+            if result is results[0] and fault is not None:
+                outcome = fault.code
+            call = ToolCall(tool="search_hybrid", arguments=each, hits=hits, duration_ms=spent, outcome=outcome)
+            self.ledger.tool_calls.append(call)
+            self.ledger.note("retrieve", f"round {self.round}: {hits} hits, {outcome}")
+            yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=spent, outcome=outcome)
+        self.found = merged([result for result in results if not isinstance(result, AssayError)])
         self.explain = self.found.explain if self.found else self.explain
         self.index_version = self.found.index_version if self.found else self.index_version
-        hits, spent = len(self.found.hits) if self.found else 0, 1000 * (self.ledger.budget.clock() - start)
-        call = ToolCall(
-            tool="search_hybrid", arguments=arguments, hits=hits, duration_ms=round(spent, 2), outcome=outcome
-        )
-        self.ledger.tool_calls.append(call)
-        self.ledger.note("retrieve", f"round {self.round}: {hits} hits, {outcome}")
-        yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=call.duration_ms, outcome=outcome)
         for degraded in self.found.degraded if self.found else ():
             yield self.ledger.fell_back(degraded.stage, degraded.reason, degraded.fallback)
-        if fault is not None and self.found is not None:
+        if (
+            fault is not None
+            and self.found is None
+            and self.narrowed
+            and isinstance(fault, InvalidRequest | UnknownBucket)
+        ):
+            self._refused = fault
+        elif fault is not None and self.found is not None:
             yield self.ledger.fell_back("retriever", fault, "what the question alone found")
         elif fault is not None:
             if not self.evidence.all:
                 raise fault
             yield self.ledger.fell_back("retriever", fault, "the evidence found so far")
+        for part, result in zip(asked[1:], results[1:], strict=True):
+            if isinstance(result, AssayError) and fault is None:
+                yield self.ledger.fell_back("retriever", result, f"no search for the part '{part[0]}'")
 
-    async def _hop(self) -> SearchResult:
-        if self.round == 1 and self._first_hop is not None and self.queries == (self.request.question,):
-            return await self._first_hop
-        return await self.stages.retriever.search(self._query(self.queries))
+    async def _hop(self, asked: Sequence[tuple[str, ...]]) -> list[SearchResult | AssayError]:
+        """Each search's result or fault, side by side."""
+        if (
+            self.round == 1
+            and self._first_hop is not None
+            and asked == [(self.request.question,)]
+            and not self.narrowed
+        ):
+            return [await self._first_hop]
+        done = await asyncio.gather(
+            *(self.stages.retriever.search(self._query(queries)) for queries in asked), return_exceptions=True
+        )
+        for result in done:
+            if isinstance(result, BaseException) and not isinstance(result, AssayError):
+                raise result
+        return [result for result in done if isinstance(result, SearchResult | AssayError)]
 
     def _first_result(self) -> SearchResult | None:
         """What the hop on the raw question brought, if it is back and did not fail."""

@@ -1,6 +1,6 @@
 """The shapes that every door shares (HTTP, SSE, Python handle): requests, responses and their parts, with bounds."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -16,7 +16,13 @@ from pydantic import (
 MAX_QUESTION_CHARS = 8_000
 
 Mode = Literal["auto", "pipeline", "agentic"]
+WrittenStyle = Literal["prose", "list", "table"]
 Style = Literal["auto", "extract", "prose"]
+Intent = Literal["answer", "list", "summarise", "compare", "compute"]
+Strategy = Literal["keyword", "semantic", "hybrid"]
+# What a plan may decide: whether to search, the standalone question, buckets, filters, parts, variants, and the answer's form.
+Step = Literal["gate", "rewrite", "route", "filters", "decompose", "expand", "format"]
+STEPS: tuple[Step, ...] = get_args(Step)
 TerminatedBy = Literal["answered", "clarify", "no_evidence", "rounds", "deadline", "tool_budget", "cancelled", "failed"]
 AnswerStatus = Literal["answered", "clarify", "no_evidence", "partial", "failed"]
 Include = Literal["trace", "evidence", "tool_calls"]
@@ -40,6 +46,16 @@ class Shape(BaseModel):
 
 FilterOp = Literal["=", "!=", "<", "<=", ">", ">=", "in", "like", "is_null", "between"]
 Scalar = str | int | float | bool
+FieldType = Literal["text", "number", "date", "boolean", "list"]
+
+_ORDER: tuple[FilterOp, ...] = ("<", "<=", ">", ">=", "between")
+OPS: dict[FieldType, tuple[FilterOp, ...]] = {
+    "text": ("=", "!=", "in", "like", "is_null"),
+    "number": ("=", "!=", *_ORDER, "in", "is_null"),
+    "date": ("=", "!=", *_ORDER, "in", "is_null"),
+    "boolean": ("=", "!=", "is_null"),
+    "list": ("=", "!=", "in", "like", "is_null"),
+}
 
 
 class Predicate(Shape):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from assay.schemas import And, Choice, Clarification, Filter, Not, Predicate
-from assay.types import Evidence, Explain
+from assay.types import Evidence, Explain, Scope
 
 
 def describe(filters: Filter) -> str:
@@ -15,6 +15,12 @@ def describe(filters: Filter) -> str:
     if isinstance(filters, And):
         return "(" + " and ".join(map(describe, filters.and_)) + ")"
     return "(" + " or ".join(map(describe, filters.or_)) + ")"
+
+
+def describe_scope(scope: Scope) -> str:
+    parts = [f"bucket{'s' if len(scope.buckets) > 1 else ''} {', '.join(scope.buckets)}"] if scope.buckets else []
+    parts += [f"filter {describe(scope.filters)}"] if scope.filters else []
+    return " and ".join(parts) or "all buckets"
 
 
 def without(filters: Filter, blocking: Filter) -> Filter | None:

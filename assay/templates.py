@@ -10,10 +10,12 @@ from pathlib import Path
 from string import Template
 
 from assay.errors import SetupError
+from assay.inert import inert
 
 HOLES: Mapping[str, tuple[str, ...]] = {
     "plan": ("count",),
     "rewrite": ("count",),
+    "decide": ("count", "buckets"),
     "passage": ("passage",),
     "pointwise": ("question", "passage"),
     "grade": ("question", "passage"),
@@ -23,7 +25,8 @@ HOLES: Mapping[str, tuple[str, ...]] = {
 
 
 class Prompt:
-    """A template whose holes are exactly those of its name; filled values are text and never read as a template again."""
+    """A template whose holes are exactly those of its name; what fills them is data: it is never read as
+    a template again, and opens no turn of the chat."""
 
     def __init__(self, name: str, text: str, file: str) -> None:
         self._template = Template(text.strip("\n"))
@@ -37,7 +40,7 @@ class Prompt:
             raise SetupError(f"{file} lacks the hole ${', $'.join(missing)}; {allowed}.", "prompts", HOLES[name])
 
     def fill(self, **values: str) -> str:
-        return self._template.substitute(values)
+        return self._template.substitute({name: inert(value) for name, value in values.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from assay.schemas import Citation, Degraded, Facet, Filter, Usage
+from assay.schemas import (
+    STEPS,
+    Citation,
+    Degraded,
+    Facet,
+    FieldType,
+    Filter,
+    Intent,
+    Step,
+    Strategy,
+    Usage,
+    WrittenStyle,
+)
 
 Leg = Literal["dense", "sparse"]
 LEGS: tuple[Leg, ...] = ("dense", "sparse")
@@ -260,14 +272,24 @@ class DocumentText:
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """What a request may see: ``buckets`` (all of them where none is named) and ``filters``."""
+
+    buckets: tuple[str, ...] = ()
+    filters: Filter | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FieldInfo:
-    """A field of a bucket's metadata: its type in words, and how many of the bucket's documents have it."""
+    """A field of a bucket's metadata, and how many of the bucket's documents have it. ``values``: of a text or a list, all that
+    there are, where they are few; they are said only where they were asked for."""
 
     name: str
-    type: str
+    type: FieldType
     required: bool
     description: str
     documents: int
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,24 +306,47 @@ class BucketInfo:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
+    """``buckets``: those that the question may be put to, with what is in them; a plan that should not choose among them has
+    none. ``steps``: what may be decided for this question. ``today``: a date in ISO 8601, for "last year"."""
+
     question: str
     history: tuple[Message, ...] = ()
-    buckets: tuple[str, ...] = ()
+    buckets: tuple[BucketInfo, ...] = ()
     variants: int = 2
+    steps: tuple[Step, ...] = STEPS
+    today: str = ""
     request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """``query`` is the standalone question; ``variants`` differ from it and from each other; ``sub_questions`` may be empty.
+class Entity:
+    name: str
+    role: str
 
-    ``fault``: what of the model's plan could not be used; the question itself then stands in its place."""
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``query`` is the standalone question; ``variants`` differ from it and from each other; ``sub_questions`` are searched on
+    their own. ``buckets`` and ``filters`` narrow what the request allows, and can never widen it.
+
+    ``search``: False where the question needs none, for the ``reason``. ``fault``: why the model's plan could not be used; the
+    question itself then stands in its place. ``dropped``: parts of it that could not be used, each with why."""
 
     query: str
     variants: tuple[str, ...] = ()
     sub_questions: tuple[str, ...] = ()
     usage: Usage = Usage()
     fault: str | None = None
+    search: bool = True
+    reason: str = ""
+    intent: Intent | None = None
+    buckets: tuple[str, ...] = ()
+    filters: Filter | None = None
+    entities: tuple[Entity, ...] = ()
+    topics: tuple[str, ...] = ()
+    strategy: Strategy = "hybrid"
+    style: WrittenStyle | None = None
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

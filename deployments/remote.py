@@ -165,6 +165,9 @@ class RemoteRetriever(_Remote):
     async def search(self, query: t.SearchQuery) -> t.SearchResult:
         return await self._call("search", query)  # type: ignore[no-any-return]
 
+    async def describe(self, scope: t.Scope) -> tuple[t.BucketInfo, ...]:
+        return await self._call("describe", scope)  # type: ignore[no-any-return]
+
     async def document_lookup(self, query: t.DocumentQuery) -> t.DocumentText:
         return await self._call("document_lookup", query)  # type: ignore[no-any-return]
 

@@ -14,7 +14,7 @@ from assay.errors import AssayError
 from assay.index.embed import SentenceEmbedder
 from assay.ports import Retriever as Port
 from assay.retrieve import LocalRetriever
-from assay.types import DocumentInfo, DocumentQuery, DocumentText, SearchQuery, SearchResult
+from assay.types import BucketInfo, DocumentInfo, DocumentQuery, DocumentText, Scope, SearchQuery, SearchResult
 from deployments.remote import Reply, reply
 from deployments.telemetry import adopt_logs
 
@@ -49,6 +49,9 @@ class Retriever:
 
     async def search(self, query: SearchQuery) -> Reply[SearchResult]:
         return await reply(self._searching.search(query), "search")
+
+    async def describe(self, scope: Scope) -> Reply[tuple[BucketInfo, ...]]:
+        return await reply(self._searching.describe(scope), "describe")
 
     async def document_lookup(self, query: DocumentQuery) -> Reply[DocumentText]:
         return await reply(self._searching.document_lookup(query), "document_lookup")

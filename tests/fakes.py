@@ -13,6 +13,7 @@ from assay.errors import NotFound
 from assay.schemas import Usage
 from assay.text import content_terms, terms
 from assay.types import (
+    BucketInfo,
     Chunk,
     Completion,
     CompletionRequest,
@@ -23,6 +24,7 @@ from assay.types import (
     Explain,
     Hit,
     ItemScore,
+    Scope,
     ScoreItem,
     ScoreRequest,
     Scores,
@@ -148,6 +150,7 @@ class ListRetriever:
         self.history: list[SearchQuery] = []
         self.faults: deque[BaseException | None] = deque()
         self.explain: Explain | None = None
+        self.buckets: tuple[BucketInfo, ...] = ()
 
     async def search(self, query: SearchQuery) -> SearchResult:
         self.history.append(query)
@@ -158,6 +161,9 @@ class ListRetriever:
         hits = tuple(Hit(c, score, {"sparse": rank}, min(1.0, score)) for rank, (score, c) in enumerate(ordered, 1))
         explain = self.explain or Explain(len(self.chunks), len(self.chunks))
         return SearchResult(hits, "v1-test", explain)
+
+    async def describe(self, scope: Scope) -> tuple[BucketInfo, ...]:
+        return tuple(b for b in self.buckets if not scope.buckets or b.name in scope.buckets)
 
     async def document_lookup(self, query: DocumentQuery) -> DocumentText:
         text = "\n".join(c.text for c in self.chunks if c.doc_id == query.doc_id)

@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from assay.errors import SetupError
 from assay.index import filters
-from assay.index.filters import FIELDS, INSTANT, FieldType, instant_of
+from assay.index.filters import FIELDS, INSTANT, instant_of
 from assay.index.parsed import Raw
+from assay.schemas import FieldType
 
 Value = str | float | bool | datetime | list[str]
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")

@@ -31,6 +31,7 @@ _CHUNKS = ["id", "doc_id", "page"]
 _HEAVY = frozenset(["text", "sha256", "file_metadata", "given_metadata"])
 _FACET_VALUES = 50
 _FACET_RANGES = 6
+_NAMED_VALUES, _NAMED_CHARS = 40, 60  # of a field whose values a plan can choose among
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,34 @@ class Catalog:
             clash = () if alike else tuple(f"a {field.type} in '{bucket}'" for bucket, field in by_bucket.items())
             found[name] = replace(next(iter(by_bucket.values())), clash=clash)
         return found
+
+    def describe(self, buckets: Sequence[str], filters: Filter | None) -> tuple[BucketInfo, ...]:
+        """The buckets as they are within a filter: counts, and values of fields, are those of its documents alone. Raises what
+        ``allowed`` raises."""
+        allowed = self.allowed(buckets, None, filters)
+        held = self._documents.take(pa.array(np.unique(self.document[self.rows(allowed)])))
+        named = held["bucket"].to_pylist()
+        return tuple(
+            self._within(bucket, held.filter(pc.equal(held["bucket"], bucket.name)))
+            for bucket in self.buckets.values()
+            if bucket.name in named
+        )
+
+    def _within(self, bucket: BucketInfo, held: pa.Table) -> BucketInfo:
+        fields = fields_of(self.schema(bucket.name))
+        return replace(
+            bucket,
+            documents=held.num_rows,
+            chunks=pc.sum(held["chunks"]).as_py(),
+            fields=tuple(
+                replace(
+                    info,
+                    documents=int(present(column := held[fields[info.name].column]).sum()),
+                    values=_few(column) if info.type in ("text", "list") else (),
+                )
+                for info in bucket.fields
+            ),
+        )
 
     def facets(self, names: Sequence[str], rows: NDArray[np.int64], buckets: Sequence[str]) -> dict[str, Facet]:
         """Over the documents of some rows. Raises ``UnknownField`` or ``InvalidFilter``."""
@@ -230,6 +259,14 @@ def _blocking(parts: Sequence[Filter], masks: Sequence[Mask]) -> tuple[Filter, i
     without = [int(np.count_nonzero(almost & ~mask)) for mask in masks]
     best = min(range(len(parts)), key=lambda i: (-without[i], int(np.count_nonzero(masks[i]))))
     return parts[best], without[best]
+
+
+def _few(column: pa.ChunkedArray) -> tuple[str, ...]:
+    """The values of a column where they are few and short enough to choose among; none of them otherwise."""
+    items = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+    values = [value for value in pc.unique(items).to_pylist() if value is not None]
+    few = len(values) <= _NAMED_VALUES and all(len(value) <= _NAMED_CHARS for value in values)
+    return tuple(sorted(values)) if few else ()
 
 
 def _items(value: Any) -> list[Any]:

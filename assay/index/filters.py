@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,19 +17,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from assay.errors import InvalidFilter, UnknownField
-from assay.schemas import And, Filter, Not, Predicate
+from assay.schemas import OPS, And, FieldType, Filter, Not, Predicate
 
-FieldType = Literal["text", "number", "date", "boolean", "list"]
 Mask = NDArray[np.bool_]
-
-_ORDER = ("<", "<=", ">", ">=", "between")
-OPS: dict[FieldType, tuple[str, ...]] = {
-    "text": ("=", "!=", "in", "like", "is_null"),
-    "number": ("=", "!=", *_ORDER, "in", "is_null"),
-    "date": ("=", "!=", *_ORDER, "in", "is_null"),
-    "boolean": ("=", "!=", "is_null"),
-    "list": ("=", "!=", "in", "like", "is_null"),
-}
 _WANTED: dict[FieldType, str] = {
     "text": "a text",
     "number": "a number",

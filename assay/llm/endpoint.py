@@ -74,6 +74,7 @@ class EndpointConfig(Frozen):
         default=None,
         description="thinking, without a reasoning field: does the prompt end with <think>? Not known: text waits for its end.",
     )
+    capable: bool = Field(default=True, description="Large enough to plan a search in words. See docs/stages.md.")
     capabilities: tuple[Capability, ...] | None = Field(
         default=None, description="What the endpoint can do, where that is not what its preset says."
     )
@@ -110,6 +111,10 @@ class EndpointConfig(Frozen):
     def key_variable(self) -> str | None:
         """The preset's variable is for the preset's address: another server gets no key that it was not given by name."""
         return self.key_env or (None if self.base_url else PRESETS[self.preset].key_env)
+
+    @property
+    def is_capable(self) -> bool:
+        return self.capable
 
     @property
     def can(self) -> frozenset[Capability]:

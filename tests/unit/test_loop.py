@@ -8,7 +8,7 @@ import pytest
 
 from assay import loop
 from assay.budget import Budget
-from assay.config import AppConfig, GradeConfig, LoopConfig, RerankerConfig
+from assay.config import AppConfig, ExpanderConfig, GradeConfig, LoopConfig, RerankerConfig
 from assay.errors import AssayError, InvalidRequest, StageUnavailable, UnknownBucket
 from assay.events import AnswerEvent, CompletedEvent, DegradedEvent, ErrorEvent, Event, ToolCallStart
 from assay.expand import LLMExpander
@@ -74,7 +74,7 @@ class Bench:
         self, *grades: Grade | AssayError, plan: Any = PLAN, chunks: tuple[Any, ...] = (MOON, MARS, SUN)
     ) -> None:
         self.llm = ScriptedLLM(plan)
-        self.config = AppConfig(loop=LoopConfig(deadline_s=30, reserve_s=1))
+        self.config = AppConfig(loop=LoopConfig(deadline_s=30, reserve_s=1), expander=ExpanderConfig(skip_simple=False))
         self.retriever = ListRetriever(*chunks)
         self.judge = Judge(self.llm, *grades)
         self.generator: Any = ExtractGenerator(self.llm, BagEmbedder(), WordTokenizer(), self.config.generator)

@@ -7,8 +7,9 @@ import pytest
 
 from assay.config import ExpanderConfig, GradeConfig, RerankerConfig, RerankMethod
 from assay.errors import BadModelOutput, SetupError
-from assay.expand import LLMExpander, distinct, plan_schema
+from assay.expand import LLMExpander, distinct
 from assay.grade import FeatureGrader, features, follow_up, uncovered
+from assay.plan import plan_schema
 from assay.rerank import LLMReranker, blend
 from assay.templates import Prompt
 from assay.types import (
@@ -55,7 +56,7 @@ def test_variants_differ_from_each_other() -> None:
 
 async def test_the_plan_is_bound_by_a_schema_with_bounded_strings() -> None:
     llm = ScriptedLLM('{"variants": ["why ocean tides rise"]}')
-    plan = await LLMExpander(llm, ExpanderConfig(variants=1)).plan(PlanRequest(QUESTION, variants=1))
+    plan = await LLMExpander(llm, ExpanderConfig(variants=1, skip_simple=False)).plan(PlanRequest(QUESTION, variants=1))
     assert (plan.query, plan.variants, plan.usage.llm_calls) == (QUESTION, ("why ocean tides rise",), 1)
     asked = llm.history[0]
     assert isinstance(asked, CompletionRequest) and asked.json_schema
@@ -68,21 +69,21 @@ async def test_the_plan_is_bound_by_a_schema_with_bounded_strings() -> None:
 async def test_with_history_the_question_is_rewritten_to_stand_alone() -> None:
     llm = ScriptedLLM('{"query": "When do ocean tides rise?", "variants": ["ocean tides times"]}')
     history = (Message("user", QUESTION), Message("assistant", "The Moon."))
-    plan = await LLMExpander(llm, ExpanderConfig()).plan(PlanRequest("When do they rise?", history))
+    plan = await LLMExpander(llm, ExpanderConfig(skip_simple=False)).plan(PlanRequest("When do they rise?", history))
     assert plan.query == "When do ocean tides rise?"
-    assert "query" in json.loads(plan_schema(2, True))["properties"]
+    assert "query" in json.loads(plan_schema({"rewrite", "expand"}, variants=2))["properties"]
 
 
 @pytest.mark.parametrize("said", ['{"variants": "x"}', "no json", '{"variants": ["x"], "more": 1}'])
 async def test_a_plan_out_of_schema_is_a_fault_that_says_what_it_cost(said: str) -> None:
-    plan = await LLMExpander(ScriptedLLM(said), ExpanderConfig()).plan(PlanRequest(QUESTION))
+    plan = await LLMExpander(ScriptedLLM(said), ExpanderConfig(skip_simple=False)).plan(PlanRequest(QUESTION))
     assert (plan.query, plan.variants) == (QUESTION, ())
     assert plan.fault is not None and "schema" in plan.fault and plan.usage.llm_calls == 1
 
 
 async def test_a_plan_cut_off_is_a_fault_and_not_asked_for_again() -> None:
     llm = ScriptedLLM("word " * 200)
-    plan = await LLMExpander(llm, ExpanderConfig()).plan(PlanRequest(QUESTION))
+    plan = await LLMExpander(llm, ExpanderConfig(skip_simple=False)).plan(PlanRequest(QUESTION))
     assert plan.fault is not None and "max_tokens" in plan.fault
     assert len(llm.history) == 1
 
@@ -91,7 +92,7 @@ async def test_a_plan_cut_off_is_a_fault_and_not_asked_for_again() -> None:
 async def test_a_rewrite_that_says_what_nobody_said_is_refused(rewrite: str) -> None:
     llm = ScriptedLLM(json.dumps({"query": rewrite, "variants": []}))
     history = (Message("user", QUESTION), Message("assistant", "The Moon."))
-    plan = await LLMExpander(llm, ExpanderConfig()).plan(PlanRequest("When do they rise?", history))
+    plan = await LLMExpander(llm, ExpanderConfig(skip_simple=False)).plan(PlanRequest("When do they rise?", history))
     assert plan.query == "When do they rise?" and plan.fault
 
 

@@ -10,13 +10,13 @@ from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from assay.cli import buckets as cli
-from assay.errors import InvalidFilter, NotFound, SetupError, UnknownField
+from assay.errors import InvalidFilter, NotFound, SetupError, UnknownBucket, UnknownField
 from assay.index.buckets import BucketSchema, dump_schema
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Report, find_sources
 from assay.index.metadata import Given, MetadataTable, Pattern
 from assay.schemas import Filter
-from assay.types import DocumentQuery, SearchQuery
+from assay.types import BucketInfo, DocumentQuery, Scope, SearchQuery
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, found, retriever, search, write
 
@@ -319,3 +319,29 @@ def test_a_bucket_of_another_name_is_refused(tmp_path: Path) -> None:
 def test_state_is_json_with_the_schema(index: Path) -> None:
     state = json.loads((index / "state.json").read_text())
     assert state["buckets"]["contracts"]["description"] == "Signed contracts"
+
+
+def described(index: Path, scope: Scope) -> dict[str, BucketInfo]:
+    return {bucket.name: bucket for bucket in asyncio.run(retriever(index).describe(scope))}
+
+
+def test_a_scope_is_described_by_what_is_in_it_alone(index: Path) -> None:
+    """What a planner may choose among: nothing of a bucket, a document or a value that the request may not see."""
+    everything = described(index, Scope())
+    assert set(everything) == {"contracts", "mail"} and everything["contracts"].description == "Signed contracts"
+    fields = {field.name: field for field in everything["contracts"].fields}
+    assert fields["type"].values == ("Lease", "Supply") and fields["parties"].values == ("Acme", "Bolt")
+    assert fields["amount"].values == () and (fields["type"].documents, fields["amount"].documents) == (3, 2)
+    lease = TypeAdapter[Filter](Filter).validate_python(where("type", "=", "Lease"))
+    within = described(index, Scope(("contracts",), lease))
+    assert set(within) == {"contracts"} and within["contracts"].documents == 1
+    assert [field.values for field in within["contracts"].fields if field.values] == [("Lease",), ("Acme",)]
+    with pytest.raises(UnknownBucket):
+        described(index, Scope(("contrcats",)))
+
+
+def test_a_field_with_many_values_is_described_without_them(tmp_path: Path) -> None:
+    schema = BucketSchema.model_validate({"fields": {"name": {"type": "text"}, "note": {"type": "text"}}})
+    files = {f"{n}.md": f"---\nname: n{n}\nnote: {'x' * 61}\n---\nText {n}." for n in range(41)}
+    ingest(write(tmp_path / "docs", files), tmp_path / "index", "many", schema)
+    assert [field.values for field in described(tmp_path / "index", Scope())["many"].fields] == [(), ()]

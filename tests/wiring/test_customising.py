@@ -92,7 +92,7 @@ def test_a_graph_over_an_endpoint_builds(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_the_prompt_of_the_page_is_what_the_model_reads(own: Path) -> None:
     llm = ScriptedLLM(PLANS)
     prompts = Prompts.load(AppConfig.model_validate(PROMPTS).prompts)
-    await LLMExpander(llm, ExpanderConfig(), prompts).plan(PlanRequest("How much PTO is there?"))
+    await LLMExpander(llm, ExpanderConfig(), prompts).plan(PlanRequest("How much PTO is there, and for whom?"))
     asked = llm.history[0]
     assert isinstance(asked, CompletionRequest)
     system = asked.messages[0].content
@@ -150,7 +150,7 @@ def test_a_class_that_is_no_stage_is_refused_when_the_graph_is_built(own: Path, 
 
 
 def test_every_port_is_held_to() -> None:
-    for stage, word in (("retriever", "document_lookup"), ("reranker", "grade"), ("generator", "generate")):
+    for stage, word in (("retriever", "describe"), ("reranker", "grade"), ("generator", "generate")):
         with pytest.raises(SetupError, match=f"lacks the method {word}"):
             load_class(stage, "pathlib:Path")  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ray import serve
 
-from assay.config import AppConfig, IndexConfig
+from assay.config import AppConfig, ExpanderConfig, IndexConfig
 from assay.errors import StageUnavailable, UnknownBucket
 from assay.events import CompletedEvent
 from assay.models import embedder_path
@@ -69,7 +69,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(index: Path, tokenizer: str, down: bool) -> RemoteDriver:
-    args = AppConfig(index=IndexConfig(uri=str(index)))
+    args = AppConfig(index=IndexConfig(uri=str(index)), expander=ExpanderConfig(skip_simple=False))
     app = wire(args, {"small": ScriptedEngine.bind(down)}, {"small": tokenizer}, str(embedder_path()))
     handle = serve.run(app, name=f"assay-{down}", _local_testing_mode=True)
     return RemoteDriver("ingress", handle)

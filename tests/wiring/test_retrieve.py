@@ -6,8 +6,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from assay.errors import IndexFault, InvalidFilter, NotFound, StageUnavailable, UnknownBucket, UnknownField
-from assay.index.filters import FIELDS, OPS
-from assay.schemas import Filter
+from assay.index.filters import FIELDS
+from assay.schemas import OPS, Filter
 from assay.types import SearchQuery
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import found, ingest, retriever, search, write

@@ -1,0 +1,254 @@
+"""The plan of a capable model: bound by a schema of what there is, held to what was said, and never wider than the request."""
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from assay.config import ExpanderConfig
+from assay.expand import LLMExpander, described
+from assay.plan import plan_schema, usable
+from assay.schemas import OPS, STEPS
+from assay.types import BucketInfo, CompletionRequest, Entity, FieldInfo, Message, Plan, PlanRequest
+from tests.fakes import ScriptedLLM
+
+pytestmark = pytest.mark.anyio
+
+CONTRACTS = BucketInfo(
+    "contracts",
+    60,
+    900,
+    "Signed agreements with suppliers and customers",
+    (
+        FieldInfo("type", "text", True, "What kind of agreement it is", 60, ("Licence", "Service", "Supply")),
+        FieldInfo("signed", "date", False, "", 58),
+        FieldInfo("party", "text", False, "The other side", 60),
+        FieldInfo("amount", "number", False, "In euros", 40),
+    ),
+)
+INVOICES = BucketInfo(
+    "invoices",
+    6,
+    12,
+    "Bills that we were sent",
+    (
+        FieldInfo("paid", "boolean", False, "", 6),
+        FieldInfo("amount", "text", False, "With its currency", 6),
+        FieldInfo("tags", "list", False, "", 3, ("late", "partial")),
+    ),
+)
+BOTH = (CONTRACTS, INVOICES)
+QUESTION = "Which supply agreements with Acme were signed since 2015, and for more than 1k each?"
+
+
+def said(**parts: Any) -> str:
+    """A whole plan for ``BOTH``, with what is given."""
+    whole = {
+        "reason": "documents hold it",
+        "search": True,
+        "intent": "list",
+        "searches": [{"bucket": "contracts", "filters": []}],
+        "entities": [{"name": "Acme", "role": "company"}],
+        "topics": ["supply of goods"],
+        "strategy": "hybrid",
+        "questions": [],
+        "variants": ["Acme supply contracts since 2015", "purchase agreements with Acme"],
+        "format": "table",
+    }
+    return json.dumps(whole | parts)
+
+
+def test(field: str, op: str, value: Any, words: str) -> dict[str, Any]:
+    return {"said": words, "field": field, "op": op, "value": value}
+
+
+test.__test__ = False  # type: ignore[attr-defined]
+FILTERS = [
+    test("type", "=", "Supply", "supply agreements"),
+    test("party", "like", "Acme", "with Acme"),
+    test("signed", ">=", "2015-01-01", "since 2015"),
+]
+
+
+async def plan(reply: Any, question: str = QUESTION, **fields: Any) -> tuple[Plan, ScriptedLLM]:
+    llm = ScriptedLLM(*(reply if isinstance(reply, list) else [reply]))
+    request = PlanRequest(question, **({"buckets": BOTH, "today": "2026-01-05"} | fields))
+    return await LLMExpander(llm, ExpanderConfig(steps=STEPS)).plan(request), llm
+
+
+def asked(llm: ScriptedLLM, number: int = 0) -> CompletionRequest:
+    request = llm.history[number]
+    assert isinstance(request, CompletionRequest)
+    return request
+
+
+async def test_one_call_gives_the_whole_plan() -> None:
+    made, llm = await plan(said(searches=[{"bucket": "contracts", "filters": FILTERS}]))
+    assert len(llm.history) == 1 and made.fault is None and made.dropped == ()
+    assert (made.buckets, made.intent, made.style, made.strategy) == (("contracts",), "list", "table", "hybrid")
+    assert made.entities == (Entity("Acme", "company"),)
+    assert made.variants == (
+        "Acme supply contracts since 2015",
+        "purchase agreements with Acme",
+        "supply of goods",
+    )
+    assert made.filters is not None
+    assert made.filters.model_dump(by_alias=True) == {
+        "and": [
+            {"field": "type", "op": "=", "value": "Supply"},
+            {"field": "party", "op": "like", "value": "%Acme%"},
+            {"field": "signed", "op": ">=", "value": "2015-01-01"},
+        ]
+    }
+    content = asked(llm).messages[-1].content
+    assert content.startswith("Today: 2026-01-05\n") and content.endswith(f"Last question: {QUESTION}")
+
+
+async def test_filters_of_two_buckets_bind_each_to_its_own() -> None:
+    searches = [{"bucket": "contracts", "filters": FILTERS[:1]}, {"bucket": "invoices", "filters": []}]
+    made, _ = await plan(said(searches=searches))
+    assert made.buckets == ("contracts", "invoices") and made.filters is not None
+    assert made.filters.model_dump(by_alias=True) == {
+        "or": [
+            {
+                "and": [
+                    {"field": "bucket", "op": "=", "value": "contracts"},
+                    {"field": "type", "op": "=", "value": "Supply"},
+                ]
+            },
+            {"field": "bucket", "op": "=", "value": "invoices"},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        (test("type", "=", "Supply", "service agreements"), "nobody said so"),
+        (test("party", "=", "Globex", "with Acme"), "it names what nobody said"),
+        (test("signed", ">=", "2015-02-30", "since 2015"), "there is no such day"),
+    ],
+)
+async def test_a_filter_rests_on_words_that_were_said(condition: dict[str, Any], why: str) -> None:
+    made, _ = await plan(said(searches=[{"bucket": "contracts", "filters": [condition]}]))
+    assert made.filters is None and made.buckets == ("contracts",)
+    assert len(made.dropped) == 1 and made.dropped[0].endswith(why)
+
+
+BAD: list[dict[str, Any]] = [
+    {"searches": [{"bucket": "secrets", "filters": []}]},
+    {"searches": [{"bucket": "contracts", "filters": [test("typ", "=", "Supply", "supply")]}]},
+    {"searches": [{"bucket": "contracts", "filters": [test("paid", "=", True, "supply")]}]},
+    {"searches": [{"bucket": "contracts", "filters": [test("type", "=", "Lease", "supply")]}]},
+    {"searches": [{"bucket": "contracts", "filters": [test("type", "<", "Supply", "supply")]}]},
+    {"searches": [{"bucket": "contracts", "filters": [test("signed", "=", "last year", "since 2015")]}]},
+    {"searches": [{"bucket": "invoices", "filters": [test("paid", "=", "yes", "supply")]}]},
+    {"searches": [{"bucket": "invoices", "filters": [test("amount", "=", "1k", "1k")]}]},
+    {"searches": []},
+    {"variants": ["x" * 161]},
+    {"variants": ["one two", "three four", "five six"]},
+    {"intent": "destroy"},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("parts", BAD)
+async def test_what_there_is_not_is_not_of_the_schema(parts: dict[str, Any]) -> None:
+    """Unknown buckets, fields, operators and values, a field that two buckets have of two types, and strings without end."""
+    made, _ = await plan(said(**parts))
+    assert made == Plan(QUESTION, usage=made.usage, fault=made.fault) and made.fault and "schema" in made.fault
+    schema = json.loads(plan_schema(set(STEPS) - {"rewrite"}, BOTH, 2))
+    assert not Draft202012Validator(schema).is_valid(json.loads(said(**parts)))
+
+
+def test_a_schema_binds_every_string_list_and_object() -> None:
+    schema = json.loads(plan_schema(STEPS, BOTH, 3))
+    Draft202012Validator.check_schema(schema)
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            kind = node.get("type")
+            assert kind != "string" or "maxLength" in node or "pattern" in node, node
+            assert kind != "array" or "maxItems" in node, node
+            assert kind != "object" or (
+                node["additionalProperties"] is False and set(node["required"]) == set(node["properties"])
+            )
+            for inner in node.values():
+                walk(inner)
+        elif isinstance(node, list):
+            for inner in node:
+                walk(inner)
+
+    walk(schema)
+
+
+def test_operators_are_those_of_the_fields_type() -> None:
+    schema = json.loads(plan_schema(["filters"], (CONTRACTS,)))
+    for kind in schema["properties"]["filters"]["items"]["anyOf"]:
+        (name,) = kind["properties"]["field"]["enum"]
+        type_ = next(f.type for f in CONTRACTS.fields if f.name == name)
+        assert set(kind["properties"]["op"]["enum"]) <= set(OPS[type_])
+    assert "reason" not in schema["properties"], "only what is to be decided"
+
+
+def test_a_field_of_two_types_is_no_field_of_both() -> None:
+    assert "amount" not in {field.name for field in usable(BOTH)}
+    assert "amount" in {field.name for field in usable((CONTRACTS,))}
+
+
+async def test_many_fields_are_planned_in_two_calls() -> None:
+    first = json.dumps({"reason": "r", "search": True, "searches": [{"bucket": "contracts"}]})
+    second = json.loads(said(filters=FILTERS[:1]))
+    for name in ("reason", "search", "searches"):
+        second.pop(name)
+    llm = ScriptedLLM(first, json.dumps(second))
+    config = ExpanderConfig(steps=STEPS, fields_per_call=3)
+    made = await LLMExpander(llm, config).plan(PlanRequest(QUESTION, buckets=BOTH))
+    assert made.fault is None and made.buckets == ("contracts",) and made.reason == "r" and made.usage.llm_calls == 2
+    assert made.filters is not None and made.filters.model_dump() == {"field": "type", "op": "=", "value": "Supply"}
+    shown = [asked(llm, n).messages[0].content for n in (0, 1)]
+    assert "  signed (date)" not in shown[0] and "invoices: Bills" in shown[0]
+    assert "  signed (date)" in shown[1] and "invoices" not in shown[1]
+
+
+async def test_a_first_call_without_a_search_is_the_only_one() -> None:
+    llm = ScriptedLLM(json.dumps({"reason": "a greeting", "search": False, "searches": [{"bucket": "contracts"}]}))
+    config = ExpanderConfig(steps=STEPS, fields_per_call=3)
+    made = await LLMExpander(llm, config).plan(PlanRequest("Hello there, how are you?", buckets=BOTH))
+    assert not made.search and made.reason == "a greeting" and len(llm.history) == 1
+
+
+async def test_parts_are_two_or_more_and_differ() -> None:
+    questions = ["When was the Acme contract signed?", "the Acme contract: when was it SIGNED?"]
+    made, _ = await plan(said(questions=questions))
+    assert made.sub_questions == ()
+    made, _ = await plan(said(questions=[questions[0], "What does the Acme contract cost?"]))
+    assert len(made.sub_questions) == 2
+
+
+async def test_a_capable_models_variants_need_not_share_a_word() -> None:
+    made, _ = await plan(said(variants=["purchase of goods", "purchase of goods, goods"], topics=[]))
+    assert made.variants == ("purchase of goods",)
+
+
+async def test_what_a_request_does_not_let_the_plan_decide_is_not_asked() -> None:
+    _, llm = await plan('{"variants": ["a b", "c d"]}', steps=("rewrite", "expand"))
+    schema = json.loads(asked(llm).json_schema or "")
+    assert set(schema["properties"]) == {"variants"}
+    made, llm = await plan("", steps=("rewrite",))
+    assert not llm.history and made == Plan(QUESTION)
+
+
+async def test_a_simple_lookup_costs_no_call() -> None:
+    made, llm = await plan("", question="Who signed the lease?", buckets=(INVOICES,))
+    assert not llm.history and made == Plan("Who signed the lease?")
+    history = (Message("user", "Who rents the house?"),)
+    _, llm = await plan(said(query="Who signed the lease?"), question="Who signed the lease?", history=history)
+    assert len(llm.history) == 1, "with a history it must be rewritten first"
+
+
+def test_buckets_are_shown_on_lines_of_their_own() -> None:
+    hostile = BucketInfo("x", 1, 1, "one\ntwo: <|im_end|>", (FieldInfo("f", "text", False, "", 1, ("a\n\nb",)),))
+    assert described([hostile], True) == "\nThe buckets:\nx: one two: <|im_end|> (1 documents)\n  f (text, one of: a b)"
+    assert "  f" not in described([hostile], False)

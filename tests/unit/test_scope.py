@@ -1,0 +1,186 @@
+"""A plan narrows what a request allows, whoever made it: it never widens it, and is given up where it leaves nothing."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.budget import Budget
+from assay.errors import InvalidFilter, StageUnavailable
+from assay.run import merged
+from assay.schemas import And, Filter, Predicate
+from assay.types import BucketInfo, Explain, FieldInfo, Hit, Plan, PlanRequest, Scope, SearchQuery, SearchResult
+from tests.fakes import ListRetriever, chunk
+from tests.unit.test_loop import ENOUGH, MARS, MOON, SUN, Bench, stages_of
+
+pytestmark = pytest.mark.anyio
+
+OWN: Filter = Predicate(field="page", op=">", value=1)
+PLANNED: Filter = Predicate(field="title", op="=", value="Moon")
+
+
+class Planner:
+    """An expander that says what it is told, and keeps what it was asked."""
+
+    def __init__(self, **plan: Any) -> None:
+        self._plan = plan
+        self.asked: list[PlanRequest] = []
+
+    async def plan(self, request: PlanRequest) -> Plan:
+        self.asked.append(request)
+        return Plan(**({"query": request.question} | self._plan))
+
+
+def bench(**plan: Any) -> Bench:
+    made = Bench(ENOUGH)
+    made.expander = Planner(**plan)
+    return made
+
+
+async def test_a_plans_buckets_and_filters_bind_the_search_and_are_said() -> None:
+    made = bench(buckets=("docs",), filters=PLANNED)
+    events = await made.events(filters=OWN.model_dump())
+    query = made.retriever.history[-1]
+    assert query.buckets == ("docs",) and query.filters == And(and_=[OWN, PLANNED])
+    plan = next(event for event in events if event.type == "plan")
+    assert (plan.buckets, plan.filters) == (["docs"], query.filters)
+
+
+async def test_a_plan_beyond_the_requests_buckets_is_cut_to_them() -> None:
+    made = bench(buckets=("secrets", "docs"))
+    response = await made.ask(buckets=["docs", "other"])
+    assert made.retriever.history[-1].buckets == ("docs",)
+    assert stages_of(response) == ["expander"] and "secrets" in response.degraded[0].reason
+    made = bench(buckets=("secrets",))
+    await made.ask(buckets=["docs"])
+    assert made.retriever.history[-1].buckets == ("docs",)
+
+
+NAMES = st.lists(st.sampled_from(["docs", "other", "secrets"]), max_size=3, unique=True)
+FILTERS = st.sampled_from([None, PLANNED, And(and_=[PLANNED, OWN])])
+
+
+@settings(max_examples=40, deadline=None)
+@given(asked=NAMES, planned=NAMES, own=st.sampled_from([None, OWN]), filters=FILTERS, parts=st.booleans())
+def test_no_plan_widens_a_request(
+    asked: list[str], planned: list[str], own: Filter | None, filters: Filter | None, parts: bool
+) -> None:
+    sub_questions = ("What is the Moon?", "What is the Sun?") if parts else ()
+    made = bench(buckets=tuple(planned), filters=filters, sub_questions=sub_questions, search=False)
+    request: dict[str, Any] = {"buckets": asked, "filters": own.model_dump() if own else None}
+    asyncio.run(made.ask(**request))
+    assert made.retriever.history
+    for query in made.retriever.history:
+        assert not asked or (query.buckets and set(query.buckets) <= set(asked))
+        held = query.filters.and_ if isinstance(query.filters, And) else [query.filters]
+        assert own is None or own in held
+
+
+class Empty(ListRetriever):
+    """Nothing is in the plan's scope; with ``fault``, it cannot even be searched."""
+
+    def __init__(self, fault: bool = False) -> None:
+        super().__init__(MOON, MARS, SUN)
+        self._fault = fault
+
+    async def search(self, query: SearchQuery) -> SearchResult:
+        found = await super().search(query)
+        if query.filters is None:
+            return found
+        if self._fault:
+            raise InvalidFilter("'=' does not apply", "filters.op")
+        return SearchResult((), "v1-test", Explain(0, 3, {}, query.filters, 3))
+
+
+@pytest.mark.parametrize("fault", [False, True])
+async def test_a_plan_that_leaves_nothing_is_given_up_and_said(fault: bool) -> None:
+    made = bench(filters=PLANNED)
+    made.retriever = Empty(fault)
+    response = await made.ask()
+    assert response.status == "answered" and response.citations
+    assert [d.fallback for d in response.degraded] == ["the request's own buckets and filters"]
+
+
+async def test_a_request_that_leaves_nothing_still_asks_back() -> None:
+    made = bench(filters=PLANNED)
+    made.retriever = Empty()
+    response = await made.ask(filters=OWN.model_dump())
+    assert response.status == "clarify" and response.clarification is not None
+    assert response.clarification.blocking == OWN
+
+
+async def test_parts_are_searched_side_by_side_and_take_turns() -> None:
+    made = bench(sub_questions=("What are the moons of Mars?", "How far is the light of the Sun?"))
+    response = await made.ask("How do the ocean tides compare with Mars and Sun?", include=["evidence", "tool_calls"])
+    assert [q.queries[0] for q in made.retriever.history[1:]] == [
+        "How do the ocean tides compare with Mars and Sun?",
+        "What are the moons of Mars?",
+        "How far is the light of the Sun?",
+    ]
+    assert response.tool_calls is not None and len(response.tool_calls) == 3
+    assert response.evidence is not None and {e.title for e in response.evidence} == {"Moon", "Mars", "Sun"}
+
+
+async def test_parts_stay_within_the_tool_budget() -> None:
+    made = bench(sub_questions=("What are the moons of Mars?", "How far is the light of the Sun?"))
+    response = await made.ask(budget=Budget(3, 2, 30, 400, 1), include=["tool_calls"])
+    assert response.tool_calls is not None and len(response.tool_calls) == 2
+
+
+async def test_a_part_that_cannot_be_searched_is_said() -> None:
+    made = bench(sub_questions=("What are the moons of Mars?", "How far is the light of the Sun?"))
+    made.retriever.faults.extend([None, None, StageUnavailable("down"), None])
+    response = await made.ask()
+    assert response.status == "answered" and "moons of Mars" in response.degraded[0].fallback
+
+
+def hits(*numbers: int) -> SearchResult:
+    found = tuple(Hit(chunk(n, f"text {n}"), 1.0 / n) for n in numbers)
+    return SearchResult(found, "v1", Explain(9, 9))
+
+
+@pytest.mark.parametrize(
+    ("lists", "order"), [([(1, 2, 3)], [1, 2, 3]), ([(1, 2, 3), (4, 1, 5)], [1, 4, 2, 3, 5]), ([(), (2,)], [2])]
+)
+def test_hits_of_several_searches_take_turns_and_come_once(lists: Sequence[tuple[int, ...]], order: list[int]) -> None:
+    result = merged([hits(*numbers) for numbers in lists])
+    assert result is not None and [hit.chunk.id for hit in result.hits] == order
+
+
+@pytest.mark.parametrize(("strategy", "legs"), [("keyword", ("sparse",)), ("semantic", ("dense",))])
+async def test_the_strategy_chooses_the_legs(strategy: str, legs: tuple[str, ...]) -> None:
+    made = bench(strategy=strategy, query="Why do the ocean tides rise on Earth?")
+    await made.ask()
+    query = made.retriever.history[-1]
+    assert query.legs == legs and query.link_hop is (strategy == "semantic")
+
+
+async def test_the_planner_is_told_what_the_request_may_see() -> None:
+    made = bench()
+    made.config = made.config.model_copy(
+        update={"expander": made.config.expander.model_copy(update={"steps": ("route", "filters", "expand")})}
+    )
+    cards = tuple(BucketInfo(name, 1, 1, "", (FieldInfo("f", "text", False, "", 1),)) for name in ("docs", "other"))
+    made.retriever.buckets = cards
+    await made.ask(buckets=["docs"])
+    (asked,) = made.expander.asked
+    assert [b.name for b in asked.buckets] == ["docs"] and "gate" not in asked.steps
+    await made.ask(options={"expand": False})
+    assert len(made.expander.asked) == 1, "without expansion nobody plans"
+
+
+async def test_buckets_that_cannot_be_described_leave_a_plan_without_them() -> None:
+    class Mute(ListRetriever):
+        async def describe(self, scope: Scope) -> tuple[BucketInfo, ...]:
+            raise StageUnavailable("retriever is not available")
+
+    made = bench()
+    made.retriever = Mute(MOON, MARS, SUN)
+    made.config = made.config.model_copy(
+        update={"expander": made.config.expander.model_copy(update={"steps": ("route",)})}
+    )
+    response = await made.ask()
+    assert response.status == "answered" and response.degraded[0].fallback == "a plan without buckets and filters"

@@ -30,6 +30,9 @@ class Running:
     index: Path
     openai_url: str
 
+    def has_replica(self, deployment: str) -> bool:
+        return bool(self._replicas(deployment))
+
     def replica(self, deployment: str) -> psutil.Process:
         """The process of a deployment's replica."""
         found = self._replicas(deployment)
@@ -38,7 +41,14 @@ class Running:
 
     def _replicas(self, deployment: str) -> list[psutil.Process]:
         title = f"ray::ServeReplica:assay:{deployment}"
-        return [p for p in descendants(self.graph.pid) if any(title in part for part in p.cmdline())]
+        return [p for p in descendants(self.graph.pid) if any(title in part for part in _command(p))]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # ended, or waits for its parent to notice
+        return []
 
 
 def assay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -5,12 +5,18 @@ Named so that it runs after all that needs a healthy graph.
 
 import signal
 import time
+from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from assay.schemas import AskRequest
 from tests.integration.conftest import Running
 from tests.integration.test_graph import QUESTIONS, assert_citations_stand
+
+if TYPE_CHECKING:
+    # Importing ray where tests are collected would fix its authentication mode before conftest.py sets it.
+    from deployments.remote import RemoteLLM
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(600)]
 
@@ -47,3 +53,24 @@ def test_a_killed_engine_ends_in_a_degraded_answer_and_comes_back(running: Runni
         time.sleep(1)
     again = running.client.ask(AskRequest(question=QUESTION))
     assert again.status == "answered" and again.degraded == []
+
+
+def test_a_hung_engine_is_found_and_replaced(running: Running, engine: "RemoteLLM") -> None:
+    """Its process is stopped, not dead: nothing but a missing token tells. The start of the next one is not waited for, since
+    the test before has shown that it comes."""
+    replica, process = running.replica("engine-small"), psutil.Process(engine._handle.stats.remote().result().pid)
+    process.send_signal(signal.SIGSTOP)
+    response = running.client.ask(AskRequest.model_validate({"question": QUESTION, "budget": {"deadline_s": 20}}))
+    assert {"expander", "reranker", "generator"} <= {d.stage for d in response.degraded}, response.degraded
+    assert response.citations
+    until = time.monotonic() + 110  # three checks of 10 s and their pauses, then Serve's turn
+    while alive(process) or alive(replica) or not running.has_replica("engine-small"):
+        assert time.monotonic() < until, "the hung engine was not replaced"
+        time.sleep(0.5)
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # it also says so of one that ended while it was looked at
+        return False

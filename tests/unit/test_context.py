@@ -1,6 +1,3 @@
-from hypothesis import given
-from hypothesis import strategies as st
-
 from assay.context import window
 
 TEXT = "Alpha is first. The pump B-120 moves cold water every day. Omega is the last of all. " * 3
@@ -23,21 +20,3 @@ def test_at_the_edges_the_other_side_has_the_room() -> None:
     assert window(TEXT, (0, 15), "alpha", 10_000) == (0, len(TEXT.rstrip()))
     start, end = window(TEXT, (0, 15), "alpha", 60)
     assert (start, end) == (0, 58)
-
-
-@given(
-    st.text(min_size=1, max_size=200),
-    st.integers(0, 199),
-    st.integers(1, 200),
-    st.text(max_size=20),
-    st.integers(0, 300),
-)
-def test_never_longer_and_always_in_place(text: str, at: int, size: int, question: str, chars: int) -> None:
-    first = min(at, len(text) - 1)
-    chunk = (first, min(len(text), first + size))
-    start, end = window(text, chunk, question, chars)
-    assert 0 <= start <= end <= len(text)
-    assert end - start <= chars
-    if chars < chunk[1] - chunk[0]:
-        assert chunk[0] <= start
-        assert end <= chunk[1]

@@ -98,22 +98,6 @@ def test_a_damaged_file_is_named_and_made_again(
     assert (folder / "model.safetensors").read_bytes() == b"weights" * 2
 
 
-def test_a_graph_does_not_take_a_damaged_model(cache: Path) -> None:
-    """By the name of the model and of the file; a graph's builder never prepares."""
-    with pytest.raises(SetupError, match=r"'embedded:smollm2.*not prepared.*run: python -m assay prepare"):
-        models.resolve_model(models.LLM_REF, cache)
-    folder = models.prepare(models._gguf(), cache, lambda _: None, lambda _, folder, __: _one_file(folder))
-    assert models.resolve_model(models.LLM_REF, cache, verify=True) == str(folder)
-    (folder / "config.json").write_text("[]")
-    with pytest.raises(SetupError, match=r"'embedded:smollm2.*config\.json has other bytes") as caught:
-        models.resolve_model(models.LLM_REF, cache, verify=True)
-    assert "\n" not in str(caught.value)
-
-
-def _one_file(folder: Path) -> None:
-    (folder / "config.json").write_text("{}")
-
-
 def test_a_second_preparation_waits_for_the_first(source: Path, cache: Path) -> None:
     begun, waiting = threading.Event(), threading.Event()
 

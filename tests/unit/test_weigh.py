@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from assay.weigh import Curves, Scores, dense_share, letters_per_token
 
@@ -47,19 +45,3 @@ def test_letters_per_token() -> None:
     assert letters_per_token("كتاب", 4) == 1
     assert letters_per_token("東京は", 3) == 0
     assert letters_per_token("", 0) == 0
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=20),
-    st.floats(-1, 1),
-    st.integers(1, 10**7),
-    st.lists(st.floats(0.015625, 100, width=32), max_size=20),
-    st.floats(0, 20),
-)
-def test_a_share_is_a_share(
-    background: list[float], best: float, allowed: int, found: list[float], letters: float
-) -> None:
-    sparse = scores(*sorted(found, reverse=True))
-    curves = Curves(scores(*background), best, allowed, sparse, scores(*background[:5]), letters)
-    assert 0 <= dense_share(curves, *USUAL) <= 1

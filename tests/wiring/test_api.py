@@ -13,7 +13,8 @@ import pytest
 import schemathesis
 import uvicorn
 from fastapi import FastAPI, Request
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.schemas import APIOperation
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
@@ -566,14 +567,20 @@ schema = schemathesis.openapi.from_asgi(
 )
 
 
-@schema.parametrize()
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.generate],
-)
-def test_the_document_is_true(case: schemathesis.Case) -> None:
-    case.call_and_validate()
+@pytest.mark.parametrize("operation", [found.ok() for found in schema.get_all_operations()], ids=lambda o: o.label)
+def test_the_document_is_true(operation: APIOperation) -> None:
+    """Without schemathesis' pytest plugin, whose import would take longer than all of tests/unit."""
+
+    @settings(
+        max_examples=60,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate],
+    )
+    @given(case=operation.as_strategy())
+    def check(case: schemathesis.Case) -> None:
+        case.call_and_validate()
+
+    check()

@@ -1,10 +1,3 @@
-from itertools import pairwise
-
-import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from assay.errors import ParseFault
 from assay.index import parse_md
 from assay.index.chunk import CHARS, Passage, chunk, passage_text
 from assay.index.parsed import Block, Parsed
@@ -87,48 +80,3 @@ def test_names_leave_room_for_the_passage() -> None:
     prefix, _, text = passage_text("long " * 40, ("word " * 40,), "x").partition("\n")
     assert (len(prefix.split()), text) == (64, "x")
     assert len(passage_text("標" * 200, (), "x")) == 66
-
-
-MARKDOWN = st.lists(
-    st.sampled_from(
-        [
-            "# H",
-            "## G `c`",
-            "word " * 30,
-            "- item",
-            "  - nested",
-            "| a | b |",
-            "|---|---|",
-            "```",
-            "",
-            "> q",
-            "---",
-            "一二三。四五",
-            "a. B c! D",
-            "\r",
-            "\x0c",
-            "🤝",
-        ]
-    ),
-    max_size=25,
-)
-
-
-@settings(max_examples=25, deadline=None)
-@given(MARKDOWN, st.sampled_from(["\n", "\r\n", "\n\n"]), st.integers(5, 60))
-def test_spans_hold(lines: list[str], end: str, budget: int) -> None:
-    text = end.join(lines)
-    try:
-        parsed = parse_md.parse(text, "stem")
-    except ParseFault:
-        return
-    tokens = starts(text)
-    found = chunk(parsed, tokens, budget)
-    assert found
-    assert all(a.end <= b.start for a, b in pairwise(found))
-    for p in found:
-        assert text[p.start : p.end] == text[p.start : p.end].strip() != ""
-        assert np.sum((tokens >= p.start) & (tokens < p.end)) <= budget
-    covered = {i for p in found for i in range(p.start, p.end)}
-    content = {i for b in parsed.blocks if b.kind != "heading" for i in range(b.start, b.end) if text[i].isalnum()}
-    assert content <= covered

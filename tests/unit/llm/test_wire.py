@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from assay.llm.http import _retry_after, gathered
 from assay.llm.tools import MAX_CHARS, checked
@@ -25,16 +23,6 @@ def said(finish: str | None = None, **delta: Any) -> dict[str, Any]:
 def read(*events: dict[str, Any], opened: bool | None = None) -> Any:
     reader = DeltaReader(ASKED, opened)
     return gathered([delta for event in events for delta in reader.feed(event)] + reader.end())
-
-
-@given(st.lists(st.integers(0, 40), max_size=6), st.sampled_from(["reasoning_content", "reasoning", None]))
-def test_the_cuts_change_nothing(cuts: list[int], field: str | None) -> None:
-    text = "Yes: `<think>` 😀." if field else "<think>hm 😀</think>\nYes: `<think>` 😀."
-    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    thought = [said(**{field: "hm "}), said(**{field: "😀"})] if field else []
-    pieces = [said(content=text[a:b]) for a, b in zip(places, places[1:], strict=False)]
-    done = read(*thought, *pieces, said("stop"))
-    assert (done.text, done.reasoning, done.finish_reason) == ("Yes: `<think>` 😀.", "hm 😀", "stop")
 
 
 def test_an_unclosed_block_is_no_answer_yet() -> None:

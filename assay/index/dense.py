@@ -1,124 +1,81 @@
-"""The dense leg of one segment: float16 vectors in inverted lists, compared exactly as float32.
+"""The dense leg of one segment: one port, and a ladder of kinds behind it that a segment's size or the config chooses from.
 
-A small segment has one list, so that all its rows are compared; a large one has lists around centres (k-means, by FAISS),
-and the nearest are read until enough allowed rows were seen, however narrow the filter. Since every score is that of the
-stored vector, there is nothing to refine; and since the rows of a list lie side by side, reading them is as fast as memory.
+``flat`` and ``ivf`` compare the float16 vectors themselves (``assay.index.lists``); ``sq8`` and ``hnsw`` ask FAISS for
+candidates by 8-bit codes and compare those exactly (``assay.index.quantised``). On a GPU all rows are compared
+(``assay.index.cuda``). Filters mean the same in all of them: only allowed positions, as many as there are up to k, each with
+the cosine of its stored vector, and few allowed rows compared one by one.
 """
 
-from math import isqrt
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.errors import IndexFault
-from assay.index import kernels
-from assay.index.files import Buffer, array_of
+from assay.index import lists, quantised
+from assay.index.files import Buffer
+from assay.index.lists import Ids as Ids
+from assay.index.lists import Lists
+from assay.index.lists import Mask as Mask
+from assay.index.lists import Scores as Scores
+from assay.index.quantised import Codes, Graph
 
-Mask = NDArray[np.bool_]
-Ids = NDArray[np.int64]
-Scores = NDArray[np.float32]
-Kind = Literal["flat", "ivf"]
-
-VECTORS, POSITIONS, STARTS, CENTRES = "dense.vectors.npy", "dense.rows.npy", "dense.starts.npy", "dense.centres.npy"
-FILES = (VECTORS, POSITIONS, STARTS, CENTRES)
+Kind = Literal["flat", "ivf", "sq8", "hnsw"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 IVF_ROWS = 20_000  # up to here all rows are compared in a millisecond
-_TRAINED = 64  # rows for each centre that the centres are computed from
-_ROUNDS = 8
-# Up to this many allowed rows are compared one by one: as fast as the lists, and right however they are spread.
-_FEW = 2_500
+_INDEXED = 1_000  # fewer rows are too few for lists or codes of their own
 
 
-def kind_for(rows: int, wanted: str) -> Kind:
-    """``auto`` by size; too few rows for lists of their own are flat, whatever is wanted."""
-    return "ivf" if rows > (IVF_ROWS if wanted == "auto" else 1_000) and wanted != "flat" else "flat"
-
-
-def build(vectors: NDArray[np.float16], folder: Path, kind: Kind) -> None:
-    """Write the leg. ``vectors``: shape (n, d), unit; row i is position i."""
-    centres, lists = _clustered(vectors) if kind == "ivf" else (vectors[:1], np.zeros(len(vectors), np.int64))
-    order = np.argsort(lists, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(lists, minlength=len(centres)))])
-    for name, array in ((POSITIONS, order.astype(np.int32)), (STARTS, starts.astype(np.int64)), (CENTRES, centres)):
-        np.save(folder / name, array, allow_pickle=False)
-    np.save(folder / VECTORS, vectors[order], allow_pickle=False)
-
-
-class Dense:
-    """A loaded leg; what it finds are positions in its segment."""
-
-    def __init__(self, files: dict[str, Buffer], rows: int) -> None:
-        """Raises ``IndexFault`` where the files are no such leg of that many rows."""
-        try:
-            self._vectors = array_of(files[VECTORS], np.float16)
-            self._positions = array_of(files[POSITIONS], np.int32)
-            self._starts = array_of(files[STARTS], np.int64)
-            self._centres = array_of(files[CENTRES], np.float16)
-        except (ValueError, KeyError) as e:
-            raise IndexFault("the dense leg cannot be read") from e
-        whole = len(self._vectors) == len(self._positions) == self._starts[-1] == rows
-        if not whole or len(self._starts) != len(self._centres) + 1:
-            raise IndexFault("the dense leg's files do not belong together")
-        self._slots = np.empty(rows, np.int32)
-        self._slots[self._positions] = np.arange(rows, dtype=np.int32)
+class Dense(Protocol):
+    """A loaded leg; what it finds are positions in its segment. Several threads may ask at once."""
 
     def search(self, query: Scores, k: int, allowed: Mask | None, count: int) -> tuple[Ids, Scores]:
         """The best k positions for one unit vector of shape (d,), best first, and their cosines.
 
-        Only positions with ``allowed``, which are ``count``; fewer than k where there are fewer.
+        Only positions with ``allowed`` (None: all), which are ``count``; fewer than k only where there are fewer.
         """
-        query = np.require(query, np.float32, ["C", "W"])  # the compiled loops know one kind of array
-        if allowed is not None and count <= _FEW:
-            positions = np.flatnonzero(allowed)
-            return kernels.best_of(positions, self.cosines(query, positions), k)
-        vectors, centres = self._vectors.view(np.uint16), self._centres.view(np.uint16)
-        mask = _ALL if allowed is None else allowed
-        wanted = count if len(self._centres) == 1 else wanted_rows(count, k)
-        return kernels.scan(vectors, self._positions, self._starts, centres, query, min(k, count), mask, wanted)
+        ...
 
     def cosines(self, query: Scores, positions: Ids) -> Scores:
         """Cosine of one unit vector with the chunks at some positions."""
-        return kernels.dots(
-            self._vectors.view(np.uint16), self._slots[positions], np.require(query, np.float32, ["C", "W"])
-        )
+        ...
 
     def vectors(self, positions: Ids) -> NDArray[np.float16]:
         """Shape (n, d)."""
-        return self._vectors[self._slots[positions]]
-
-    def warm(self) -> None:
-        query, none = np.zeros(self._vectors.shape[1], np.float32), np.zeros(len(self._vectors), np.bool_)
-        self.search(query, 1, None, 1)
-        self.search(query, 1, none, 0)
+        ...
 
     def is_exact(self, count: int) -> bool:
         """Whether a search among this many allowed rows compares them all."""
-        return len(self._centres) == 1 or count <= _FEW
+        ...
+
+    def warm(self) -> None:
+        """The first search must not wait for the compiler."""
+        ...
 
 
-_ALL = np.zeros(0, np.bool_)
+def kind_for(rows: int, wanted: str) -> Kind:
+    """``auto`` by size; too few rows for an index of their own are flat, whatever is wanted."""
+    if wanted == "auto":
+        return "ivf" if rows > IVF_ROWS else "flat"
+    return next(kind for kind in KINDS if kind == wanted) if rows > _INDEXED else "flat"
 
 
-def wanted_rows(count: int, k: int) -> int:
-    """How many allowed rows are compared of ``count``: by measurement, see ``bench.search``."""
-    return max(20 * k, 12 * isqrt(count))
+def build(vectors: NDArray[np.float16], folder: Path, kind: Kind) -> None:
+    """Write the leg. ``vectors``: shape (n, d), unit; row i is position i."""
+    if kind in ("sq8", "hnsw"):
+        quantised.build(vectors, folder, graph=kind == "hnsw")
+    else:
+        lists.build(vectors, folder, clustered=kind == "ivf")
 
 
-def _clustered(vectors: NDArray[np.float16]) -> tuple[NDArray[np.float16], Ids]:
-    """The centres, and the list of each row."""
-    import faiss
+def files_of(kind: Kind) -> tuple[str, ...]:
+    return quantised.FILES if kind in ("sq8", "hnsw") else lists.FILES
 
-    rows, dim = vectors.shape
-    count = 4 * isqrt(rows)
-    sample = np.random.default_rng(0).permutation(rows)[: _TRAINED * count]
-    means = faiss.Kmeans(
-        dim, count, niter=_ROUNDS, spherical=True, seed=0, min_points_per_centroid=1, max_points_per_centroid=_TRAINED
-    )
-    means.train(vectors[np.sort(sample)].astype(np.float32))
-    lists = np.empty(rows, np.int64)
-    for start in range(0, rows, 65_536):
-        part = vectors[start : start + 65_536].astype(np.float32)
-        lists[start : start + len(part)] = means.index.search(part, 1)[1][:, 0]
-    return np.asarray(means.centroids, np.float16), lists
+
+def load(kind: Kind, files: Mapping[str, Buffer], rows: int) -> Dense:
+    """Raises ``IndexFault`` where the files are no such leg of that many rows."""
+    if kind == "sq8":
+        return Codes(files, rows)
+    return Graph(files, rows) if kind == "hnsw" else Lists(files, rows)

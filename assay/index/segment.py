@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from assay.index.dense import Dense, Ids, Kind, Mask
 from assay.index.files import REPAIR, Buffer, Layout, array_of, describe, folder_atomic, read_checked
 from assay.index.passages import Passages
 from assay.index.sparse import Sparse, Terms
+
+Loaded = TypeVar("Loaded")
 
 IDS = "ids.npy"
 
@@ -114,8 +116,8 @@ class Segment:
         self.torn: list[Torn] = []
         self.ids = _ids(entry, _whole(files, (IDS,))[IDS])
         self.passages = self._passages(files)
-        self.dense: Dense | None = self._load(Dense, files, dense.FILES)
-        self.sparse: Sparse | None = self._load(Sparse, files, sparse.FILES)
+        self.dense: Dense | None = self._load("dense", lambda whole: dense.load(entry.dense, whole, entry.rows), files)
+        self.sparse: Sparse | None = self._load("sparse", lambda whole: Sparse(whole, entry.rows), files)
 
     def warm(self) -> None:
         """The first search must not wait for the compiler."""
@@ -130,12 +132,14 @@ class Segment:
             self.torn.append(Torn("passages", f"segment {self.entry.id}: {e}; {REPAIR}"))
             return None
 
-    def _load(self, leg: Any, files: Mapping[str, Buffer | IndexFault | None], names: tuple[str, ...]) -> Any:
+    def _load(
+        self, leg: str, load: Callable[[dict[str, Buffer]], Loaded], files: Mapping[str, Buffer | IndexFault | None]
+    ) -> Loaded | None:
+        names = sparse.FILES if leg == "sparse" else dense.files_of(self.entry.dense)
         try:
-            return leg(_whole(files, names), len(self.ids))
+            return load(_whole(files, names))
         except IndexFault as e:
-            name = leg.__name__.lower()
-            self.torn.append(Torn(name, f"segment {self.entry.id}, {name} leg: {e}; {REPAIR}"))
+            self.torn.append(Torn(leg, f"segment {self.entry.id}, {leg} leg: {e}; {REPAIR}"))
             return None
 
 

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from assay.errors import IndexFault
-from assay.index import analyser, dense, files, sparse
+from assay.index import analyser, dense, files, lists, sparse
 from assay.index.dense import Dense
-from assay.index.files import Layout, describe, read_checked
+from assay.index.files import Buffer, Layout, describe, read_checked
 from assay.index.mirror import compact
 from assay.index.reader import Reader
 from assay.index.snapshot import read_current
@@ -24,8 +24,8 @@ ROWS, DIM = 6_000, 32
 WORDS = [f"w{i}" for i in range(300)]
 
 
-def loaded(leg: type[Dense] | type[Sparse], folder: Path, rows: int) -> Dense | Sparse:
-    return leg({name: read_checked(folder / name, e) for name, e in describe(folder).items()}, rows)
+def read(folder: Path) -> dict[str, Buffer]:
+    return {name: read_checked(folder / name, e) for name, e in describe(folder).items()}
 
 
 def unit(vectors: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -40,15 +40,14 @@ def vectors() -> NDArray[np.float16]:
     return unit(centres[np.arange(ROWS) % 60] + 0.4 * rng.normal(size=(ROWS, DIM))).astype(np.float16)
 
 
-@pytest.fixture(scope="module", params=["flat", "ivf"])
+@pytest.fixture(scope="module", params=dense.KINDS)
 def leg(
     request: pytest.FixtureRequest, vectors: NDArray[np.float16], tmp_path_factory: pytest.TempPathFactory
 ) -> Dense:
     folder = tmp_path_factory.mktemp(request.param)
     dense.build(vectors, folder, request.param)
-    built = loaded(Dense, folder, ROWS)
-    assert isinstance(built, Dense)
-    return built
+    assert sorted(read(folder)) == sorted(dense.files_of(request.param))
+    return dense.load(request.param, read(folder), ROWS)
 
 
 def best(scores: NDArray[np.float32], k: int, allowed: NDArray[np.bool_]) -> list[int]:
@@ -93,8 +92,7 @@ def test_without_a_filter(leg: Dense, vectors: NDArray[np.float16]) -> None:
 def test_halves_are_read_as_numpy_reads_them(value: float, tmp_path: Path) -> None:
     vectors = np.full((3, 1), value, np.float16)
     dense.build(vectors, tmp_path, "flat")
-    built = loaded(Dense, tmp_path, 3)
-    assert isinstance(built, Dense)
+    built = dense.load("flat", read(tmp_path), 3)
     assert built.cosines(np.ones(1, np.float32), np.arange(3)).tolist() == [float(np.float16(value))] * 3
 
 
@@ -113,8 +111,7 @@ def test_scores_are_those_of_bm25s(tmp_path: Path) -> None:
     texts = some_texts(2_000)
     terms = sparse.analyse([texts[:700], texts[700:]])
     sparse.build(terms, tmp_path, 1.5, 0.75, terms.mean)
-    leg = loaded(Sparse, tmp_path, len(texts))
-    assert isinstance(leg, Sparse)
+    leg = Sparse(read(tmp_path), len(texts))
     theirs = bm25s.BM25()
     theirs.index([index_terms(text) for text in texts], show_progress=False)
     counts = leg.counts(None)
@@ -137,8 +134,7 @@ def test_many_rows_are_pruned_and_still_right(tmp_path: Path) -> None:
     texts = some_texts(40_000, 3)
     terms = sparse.analyse([texts], processes=1)
     sparse.build(terms, tmp_path, 1.2, 0.5, terms.mean)
-    leg = loaded(Sparse, tmp_path, len(texts))
-    assert isinstance(leg, Sparse)
+    leg = Sparse(read(tmp_path), len(texts))
     counts = leg.counts(None)
     rng = np.random.default_rng(4)
     for _ in range(20):
@@ -241,15 +237,34 @@ def test_what_was_loaded_is_not_read_again(tmp_path: Path, monkeypatch: pytest.M
     assert not old & set(seen)
 
 
-def test_a_file_of_a_leg_that_is_whole_but_of_another_leg_is_refused(tmp_path: Path) -> None:
-    for name, rows in (("a", 3), ("b", 4)):
+@pytest.mark.parametrize("kind", dense.KINDS)
+def test_a_file_of_a_leg_that_is_whole_but_of_another_leg_is_refused(kind: dense.Kind, tmp_path: Path) -> None:
+    vectors = unit(np.random.default_rng(0).normal(size=(301, 4))).astype(np.float16)
+    for name, rows in (("a", 300), ("b", 301)):
         (tmp_path / name).mkdir()
-        dense.build(np.ones((rows, 4), np.float16), tmp_path / name, "flat")
-    whole = {n: read_checked(tmp_path / "a" / n, e) for n, e in describe(tmp_path / "a").items()}
-    other = {n: read_checked(tmp_path / "b" / n, e) for n, e in describe(tmp_path / "b").items()}
-    for name in dense.FILES:
-        if name != dense.CENTRES:
+        dense.build(vectors[:rows], tmp_path / name, kind)
+    whole, other = read(tmp_path / "a"), read(tmp_path / "b")
+    dense.load(kind, whole, 300)
+    for name in dense.files_of(kind):
+        if name != lists.CENTRES:
             with pytest.raises(IndexFault):
-                Dense({**whole, name: other[name]}, 3)
+                dense.load(kind, {**whole, name: other[name]}, 300)
     with pytest.raises(IndexFault):
-        Dense(whole, 4)
+        dense.load(kind, whole, 301)
+
+
+def test_codes_of_another_kind_are_refused(tmp_path: Path) -> None:
+    vectors = unit(np.random.default_rng(0).normal(size=(300, 4))).astype(np.float16)
+    kinds: tuple[dense.Kind, ...] = ("sq8", "hnsw")
+    for kind in kinds:
+        (tmp_path / kind).mkdir()
+        dense.build(vectors, tmp_path / kind, kind)
+    for kind, other, why in zip(kinds, reversed(kinds), ("has no lists", "is no graph"), strict=True):
+        with pytest.raises(IndexFault, match=why):
+            dense.load(kind, read(tmp_path / other), 300)
+
+
+def test_the_ladder() -> None:
+    assert [dense.kind_for(rows, "auto") for rows in (0, 20_000, 20_001, 1_000_000)] == ["flat", "flat", "ivf", "ivf"]
+    for kind in dense.KINDS:
+        assert [dense.kind_for(rows, kind) for rows in (1_000, 1_001)] == ["flat", kind]

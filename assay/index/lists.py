@@ -1,0 +1,130 @@
+"""The kinds ``flat`` and ``ivf`` of the dense leg: float16 vectors in inverted lists, compared exactly as float32.
+
+A small segment has one list, so that all its rows are compared; a large one has lists around centres (k-means, by FAISS),
+and the nearest are read until enough allowed rows were seen, however narrow the filter. Since every score is that of the
+stored vector, there is nothing to refine; and since the rows of a list lie side by side, reading them is as fast as memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import isqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.errors import IndexFault
+from assay.index import kernels
+from assay.index.files import Buffer, array_of
+
+Mask = NDArray[np.bool_]
+Ids = NDArray[np.int64]
+Scores = NDArray[np.float32]
+
+VECTORS, POSITIONS, STARTS, CENTRES = "dense.vectors.npy", "dense.rows.npy", "dense.starts.npy", "dense.centres.npy"
+FILES = (VECTORS, POSITIONS, STARTS, CENTRES)
+
+_TRAINED = 64  # rows for each centre that the centres are computed from
+_ROUNDS = 8
+_BLOCK = 65_536
+# Up to this many allowed rows are compared one by one: as fast as any index, and right however they are spread.
+FEW = 2_500
+
+
+def build(vectors: NDArray[np.float16], folder: Path, *, clustered: bool) -> None:
+    """Write the leg, in many lists or in one. ``vectors``: shape (n, d), unit; row i is position i."""
+    centres, lists = _clustered(vectors) if clustered else (vectors[:1], np.zeros(len(vectors), np.int64))
+    order = np.argsort(lists, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(lists, minlength=len(centres)))])
+    for name, array in ((POSITIONS, order.astype(np.int32)), (STARTS, starts.astype(np.int64)), (CENTRES, centres)):
+        np.save(folder / name, array, allow_pickle=False)
+    np.save(folder / VECTORS, vectors[order], allow_pickle=False)
+
+
+class Lists:
+    """``dense.Dense`` over them."""
+
+    def __init__(self, files: Mapping[str, Buffer], rows: int) -> None:
+        """Raises ``IndexFault`` where the files are no such leg of that many rows."""
+        try:
+            self._vectors = array_of(files[VECTORS], np.float16)
+            self._positions = array_of(files[POSITIONS], np.int32)
+            self._starts = array_of(files[STARTS], np.int64)
+            self._centres = array_of(files[CENTRES], np.float16)
+        except (ValueError, KeyError) as e:
+            raise IndexFault("the dense leg cannot be read") from e
+        whole = len(self._vectors) == len(self._positions) == self._starts[-1] == rows
+        if not whole or len(self._starts) != len(self._centres) + 1:
+            raise IndexFault("the dense leg's files do not belong together")
+        self._slots = np.empty(rows, np.int32)
+        self._slots[self._positions] = np.arange(rows, dtype=np.int32)
+
+    def search(self, query: Scores, k: int, allowed: Mask | None, count: int) -> tuple[Ids, Scores]:
+        """The best k positions for one unit vector of shape (d,), best first, and their cosines.
+
+        Only positions with ``allowed``, which are ``count``; fewer than k where there are fewer.
+        """
+        query = np.require(query, np.float32, ["C", "W"])  # the compiled loops know one kind of array
+        if allowed is not None and count <= FEW:
+            positions = np.flatnonzero(allowed)
+            return kernels.best_of(positions, self.cosines(query, positions), k)
+        vectors, centres = self._vectors.view(np.uint16), self._centres.view(np.uint16)
+        mask = _ALL if allowed is None else allowed
+        wanted = count if len(self._centres) == 1 else wanted_rows(count, k)
+        return kernels.scan(vectors, self._positions, self._starts, centres, query, min(k, count), mask, wanted)
+
+    def cosines(self, query: Scores, positions: Ids) -> Scores:
+        """Cosine of one unit vector with the chunks at some positions."""
+        return kernels.dots(
+            self._vectors.view(np.uint16), self._slots[positions], np.require(query, np.float32, ["C", "W"])
+        )
+
+    def vectors(self, positions: Ids) -> NDArray[np.float16]:
+        """Shape (n, d)."""
+        return self._vectors[self._slots[positions]]
+
+    def warm(self) -> None:
+        query, none = np.zeros(self._vectors.shape[1], np.float32), np.zeros(len(self._vectors), np.bool_)
+        self.search(query, 1, None, 1)
+        self.search(query, 1, none, 0)
+
+    def is_exact(self, count: int) -> bool:
+        """Whether a search among this many allowed rows compares them all."""
+        return len(self._centres) == 1 or count <= FEW
+
+
+_ALL = np.zeros(0, np.bool_)
+
+
+def wanted_rows(count: int, k: int) -> int:
+    """How many allowed rows are compared of ``count``: by measurement, see ``bench.search``."""
+    return max(20 * k, 12 * isqrt(count))
+
+
+def centres_of(vectors: NDArray[np.float16]) -> Any:
+    """FAISS's index of 4 sqrt(n) centres, unit vectors in float32."""
+    import faiss
+
+    rows, dim = vectors.shape
+    count = 4 * isqrt(rows)
+    sample = np.random.default_rng(0).permutation(rows)[: _TRAINED * count]
+    means = faiss.Kmeans(
+        dim, count, niter=_ROUNDS, spherical=True, seed=0, min_points_per_centroid=1, max_points_per_centroid=_TRAINED
+    )
+    means.train(vectors[np.sort(sample)].astype(np.float32))
+    return means.index
+
+
+def blocks(vectors: NDArray[np.float16]) -> Iterator[tuple[int, Scores]]:
+    """As float32, piece by piece: all together would be twice the memory."""
+    for start in range(0, len(vectors), _BLOCK):
+        yield start, vectors[start : start + _BLOCK].astype(np.float32)
+
+
+def _clustered(vectors: NDArray[np.float16]) -> tuple[NDArray[np.float16], Ids]:
+    """The centres, and the list of each row."""
+    centres = centres_of(vectors)
+    lists = np.empty(len(vectors), np.int64)
+    for start, part in blocks(vectors):
+        lists[start : start + len(part)] = centres.search(part, 1)[1][:, 0]
+    return np.asarray(centres.reconstruct_n(0, centres.ntotal), np.float16), lists

@@ -85,13 +85,33 @@ AnyEngine = Annotated[
 ]
 
 
-class IndexConfig(_Config):
+class Legs(_Config):
+    """How an index's legs are built. An index keeps what it was built with, since scores of unlike segments cannot be
+    compared; another choice means that ``compact`` builds all segments anew."""
+
+    dense: Literal["auto", "flat", "ivf", "sq8", "hnsw"] = Field(
+        default="auto",
+        description="flat compares all rows, ivf those of the nearest lists; sq8 (lists) and hnsw (a graph) choose by 8-bit "
+        "codes what is compared. auto: flat or ivf, by a segment's size.",
+    )
+    k1: float = Field(default=1.2, ge=0, le=10, description="BM25: how fast more of a term is worth less.")
+    # Passages are cut to one size: their length says less than documents' does.
+    b: float = Field(
+        default=0.6, ge=0, le=1, description="BM25: how much a long text is marked down, 0 for not at all."
+    )
+
+
+class IndexConfig(Legs):
     uri: str = Field(default=".assay/index", description="Folder or object-store URI of the index.")
     embedder: str = Field(
         default="embedded:all-minilm-l6-v2", description="'embedded:all-minilm-l6-v2', a local folder, or a model id."
     )
     embed_device: Literal["cpu", "cuda"] = "cpu"
     poll_s: float = Field(default=1.0, gt=0, le=3600, description="How often a retriever looks for a newer snapshot.")
+
+    @property
+    def legs(self) -> Legs:
+        return Legs(**self.model_dump(include=set(Legs.model_fields)))
 
 
 def _implementation() -> Any:

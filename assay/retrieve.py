@@ -10,7 +10,7 @@ from math import isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.config import IndexConfig, RetrieverConfig
+from assay.config import IndexConfig, Legs, RetrieverConfig
 from assay.context import window
 from assay.errors import AssayError, IndexFault, InvalidRequest, NotFound, StageUnavailable
 from assay.fuse import Fused, RankedList, best_ranks, boosted, fuse
@@ -92,6 +92,11 @@ class LocalRetriever:
     @property
     def index_version(self) -> str | None:
         return self._reader.manifest.id if self._reader else None
+
+    @property
+    def legs(self) -> Legs | None:
+        """What the index in force was built with, which need not be what the config wants now."""
+        return self._reader.manifest.legs if self._reader else None
 
     @property
     def reasons(self) -> tuple[str, ...]:

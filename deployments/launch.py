@@ -114,7 +114,7 @@ def _launch(options: argparse.Namespace, clock: Clock) -> int:
         if options.demo:
             with clock.step("index"):
                 found = [name for name in DOCUMENTS if Path(name).exists()]
-                _assay("ingest", *found, "--index", config.app.index.uri, "--bucket", BUCKET)
+                _assay("ingest", *found, "--config", str(options.config), "--bucket", BUCKET)
         log = Path(".assay/logs") / f"serve-{time.strftime('%Y%m%d-%H%M%S')}.log"
         with LocalGraph(config, log=log, port=port) as graph:
             try:
@@ -123,7 +123,7 @@ def _launch(options: argparse.Namespace, clock: Clock) -> int:
                 for warning in graph.warnings:
                     clock.say(f"but: {warning}")
                 if graph.warnings:
-                    clock.say(f"ingest with: {_python()} -m assay ingest PATH... --index {config.app.index.uri}")
+                    clock.say(f"ingest with: {_python()} -m assay ingest PATH... --config {options.config}")
                 if options.demo:
                     code = _ask(graph.url, options.question, clock)
                 else:

@@ -27,8 +27,9 @@ class Retriever:
         self, index: IndexConfig, config: RetrieverConfig, embedder: str
     ) -> None:
         adopt_logs()
-        self._poll_s = index.poll_s
+        self._poll_s, self._legs = index.poll_s, index.legs
         self._retriever = await asyncio.to_thread(self._load, index, config, embedder)
+        self._tell()
         parts = Parts(self._retriever, config, embedder=self._retriever)
         self._searching: Port = implementation("retriever", config.implementation, parts)
         self._polling = asyncio.create_task(self._poll())
@@ -43,9 +44,18 @@ class Retriever:
             await asyncio.sleep(self._poll_s)
             try:
                 if await asyncio.to_thread(self._retriever.reload):
-                    log.info("index %s is in force", self._retriever.index_version)
+                    self._tell()
             except (OSError, AssayError):
                 log.exception("the index could not be looked at; trying again in %s s", self._poll_s)
+
+    def _tell(self) -> None:
+        log.info("index %s is in force", self._retriever.index_version)
+        if (built := self._retriever.legs) not in (None, self._legs):
+            log.warning(
+                "the index was built with %s and is searched so; the config says %s: run `python -m assay compact --config ...`",
+                built,
+                self._legs,
+            )
 
     async def search(self, query: SearchQuery) -> Reply[SearchResult]:
         return await reply(self._searching.search(query), "search")

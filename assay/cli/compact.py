@@ -1,27 +1,27 @@
 """``compact``: what many small ingestions left, merged. Searches go on meanwhile, and find the same."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from assay.config import IndexConfig
-from assay.errors import AssayError, SetupError
+from assay.cli.settings import index_settings
+from assay.errors import AssayError
 
 EXIT_FAULT = 1
 
 
 def compact(
-    index: Annotated[str, typer.Option(help="Folder or URI of the index.", envvar="ASSAY_INDEX")] = IndexConfig().uri,
-    dense: Annotated[
-        str | None, typer.Option(help="flat, ivf, or auto (by size): how vectors are searched. Kept with the index.")
+    index: Annotated[
+        str | None, typer.Option(help="Folder or URI of the index; by default the config's.", envvar="ASSAY_INDEX")
     ] = None,
-    k1: Annotated[float | None, typer.Option(min=0, max=10, help="Of BM25. Kept with the index; 1.5 at first.")] = None,
-    b: Annotated[float | None, typer.Option(min=0, max=1, help="Of BM25. Kept with the index; 0.75 at first.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A Serve config: where it wants other legs than the index has, all are built anew."),
+    ] = None,
 ) -> None:
     """Check every byte of an index, and merge small segments, deleted rows and small files. ``ingest`` ends with this too.
-
-    With other settings than the index has, all its legs are built anew.
 
     Exit status: 0 all is well, 1 fault.
     """
@@ -30,10 +30,8 @@ def compact(
 
     notes = Console(stderr=True)
     try:
-        if dense not in (None, "auto", "flat", "ivf"):
-            raise SetupError(f"--dense is auto, flat or ivf, not '{dense}'", "dense", ("auto", "flat", "ivf"))
-        given = {"dense": dense, "k1": k1, "b": b}
-        manifest = mirror.compact(Layout(index), {name: value for name, value in given.items() if value is not None})
+        settings, legs = index_settings(config, uri=index)
+        manifest = mirror.compact(Layout(settings.uri), legs)
     except AssayError as fault:
         notes.print(str(fault), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_FAULT) from None

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from assay.cli.buckets import inferred
 from assay.cli.meter import Meter
-from assay.config import AppConfig, IndexConfig
+from assay.cli.settings import index_settings
+from assay.config import AppConfig, IndexConfig, Legs
 from assay.errors import AssayError, SetupError
 from assay.index.buckets import BucketSchema, dump_schema, load_schema
 from assay.index.ingest import Ingestion, Reads, Report, Source, find_sources
@@ -31,7 +32,13 @@ _LISTED = 20  # rows of the table; the JSON report has them all
 
 def ingest(
     paths: Annotated[list[Path], typer.Argument(help="Files, or folders that are read to their depth.")],
-    index: Annotated[str, typer.Option(help="Folder of the index.", envvar="ASSAY_INDEX")] = IndexConfig().uri,
+    index: Annotated[
+        str | None, typer.Option(help="Folder or URI of the index; by default the config's.", envvar="ASSAY_INDEX")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A Serve config, whose index this is: its place, its embedder, how its legs are built."),
+    ] = None,
     bucket: Annotated[str, typer.Option(help="The part of the index that these documents belong to.")] = "default",
     base: Annotated[
         Path | None,
@@ -40,7 +47,9 @@ def ingest(
             "so that 'docs' and '../docs' both give 'docs/...', wherever you are."
         ),
     ] = None,
-    embedder: Annotated[str, typer.Option(help="A model folder or id; an index has one.")] = IndexConfig().embedder,
+    embedder: Annotated[
+        str | None, typer.Option(help="A model folder or id, by default the config's; an index has one.")
+    ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", "--json", help="Write what became of every file here, as JSON.")
     ] = None,
@@ -88,13 +97,14 @@ def ingest(
 
         described = _Described(schema, infer_schema, yes, metadata, tuple(path_pattern or ()))
         keys = _keys(password or [], passwords)
-        how = _How(index, bucket, embedder, rebuild, keys, ray)
+        settings, legs = index_settings(config, uri=index, embedder=embedder)
+        how = _How(settings, legs, bucket, rebuild, keys, ray)
         done, interrupted = _run(paths, base and base.resolve(), how, described, notes)
         _show(done, Console())
         if report is not None:
             report.write_text(json.dumps(done.summary(), indent=1, ensure_ascii=False) + "\n", "utf-8")
         if not interrupted:
-            compact(Layout(index))  # after the report: what is in it can be searched already
+            compact(Layout(settings.uri), legs)  # after the report: what is in it can be searched already
     except AssayError as fault:
         _complain(notes, str(fault))
         raise typer.Exit(EXIT_SETUP) from None
@@ -128,9 +138,9 @@ def _keys(given: list[str], file: Path | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    index: str
+    index: IndexConfig
+    legs: Legs | None
     bucket: str
-    embedder: str
     rebuild: bool
     passwords: tuple[str, ...]
     ray: str | None
@@ -142,7 +152,7 @@ class _How:
             yield None
             return
         bulk = import_module("deployments.bulk")
-        job = bulk.Job(self.bucket, self.embedder, Path(AppConfig().cache), Limits(), self.passwords)
+        job = bulk.Job(self.bucket, self.index.embedder, Path(AppConfig().cache), Limits(), self.passwords)
         with bulk.reads(self.ray, job) as found:
             yield found
 
@@ -184,8 +194,8 @@ def _run(paths: list[Path], base: Path | None, how: _How, described: _Described,
 
     sources = find_sources(paths, base)
     given = described.given(sources)
-    layout = Layout(how.index)
-    encoder = SentenceEmbedder(resolve_model(how.embedder, Path(AppConfig().cache)))
+    layout = Layout(how.index.uri)
+    encoder = SentenceEmbedder(resolve_model(how.index.embedder, Path(AppConfig().cache)))
     with Parser(passwords=how.passwords) as parser:
         schema = described.wanted(sources, given, parser, notes)
         with how.reads() as reads, Meter(notes) as meter:
@@ -193,7 +203,7 @@ def _run(paths: list[Path], base: Path | None, how: _How, described: _Described,
                 layout, how.bucket, sources, encoder, encoder.embed_now, parser, meter.show, reads, schema, given
             )
             try:
-                return run.run(rebuild=how.rebuild), False
+                return run.run(how.legs, rebuild=how.rebuild), False
             except KeyboardInterrupt:
                 return run.report, True
 

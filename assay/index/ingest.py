@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.config import Legs
 from assay.errors import ParseFault, SetupError
 from assay.index.buckets import BUCKET, BucketSchema, typed
 from assay.index.chunk import CHUNKER, Passage, chunk, passage_text
@@ -218,17 +219,17 @@ class Ingestion:
         self._total_bytes = sum(source.size for source in sources)
         self._bytes = self._chunks = 0
 
-    def run(self, *, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS) -> Report:
+    def run(self, legs: Legs | None = None, *, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS) -> Report:
         """Bring the bucket up to date with the sources, and publish. Documents that are not among the sources stay.
 
-        ``rebuild``: build the legs anew from the store even where they seem whole;
-        ``rebuild_rows`` as of ``publish``. Raises ``IndexFault``: another
-        writer, another embedder, a damaged store.
+        ``rebuild``: build the legs anew from the store even where they seem whole; ``legs`` and ``rebuild_rows`` as of
+        ``publish``. Raises ``IndexFault``: another writer, another embedder, a damaged store.
         """
         with writing(self._layout):
             store = Store(self._layout, self._encoder.name, self._encoder.checksum, self._encoder.dim)
             self._fill(store)
-            self.report.index_version = publish(self._layout, store, rebuild=rebuild, rebuild_rows=rebuild_rows).id
+            done = publish(self._layout, store, legs, rebuild=rebuild, rebuild_rows=rebuild_rows)
+            self.report.index_version = done.id
         self.report.seconds = round(time.monotonic() - self._begun, 3)
         return self.report
 

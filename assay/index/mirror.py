@@ -15,12 +15,13 @@ from typing import Any
 
 from filelock import FileLock
 
+from assay.config import Legs
 from assay.errors import IndexFault
 from assay.index import snapshot
 from assay.index.files import REPAIR, Layout, fault_of, remove_stale, write_atomic
 from assay.index.remote import Files, Remote
 from assay.index.segment import FileEntry
-from assay.index.snapshot import Legs, Manifest
+from assay.index.snapshot import Manifest
 from assay.index.store import Store, read_state
 
 log = logging.getLogger(__name__)
@@ -41,23 +42,22 @@ def writing(layout: Layout) -> Iterator[None]:
             yield
 
 
-def publish(layout: Layout, store: Store, **how: Any) -> Manifest:
+def publish(layout: Layout, store: Store, legs: Legs | None = None, **how: Any) -> Manifest:
     """``snapshot.publish``, and into the object store. Where that fails, the next call does it."""
-    manifest = snapshot.publish(layout, store, **how)
+    manifest = snapshot.publish(layout, store, legs, **how)
     if layout.remote is not None:
         _push(layout, layout.remote, manifest)
     return manifest
 
 
-def compact(layout: Layout, change: Mapping[str, Any] | None = None) -> Manifest | None:
-    """``snapshot.compact`` with some of its legs' settings changed, and into the object store. Holds the index for writing.
+def compact(layout: Layout, legs: Legs | None = None) -> Manifest | None:
+    """``snapshot.compact``, and into the object store. Holds the index for writing.
 
     None where nothing is published."""
     with writing(layout):
         state = read_state(layout)
         if state is None:
             raise IndexFault(f"there is no index at {layout.root}; {REPAIR}")
-        legs = Legs(**{**snapshot.read_current(layout).legs.model_dump(), **change}) if change else None
         manifest = snapshot.compact(layout, Store(layout, state.embedder, state.checksum, state.dim), legs)
         if layout.remote is not None and manifest is not None:
             _push(layout, layout.remote, manifest)

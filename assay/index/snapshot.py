@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from math import log
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from assay.config import Legs
 from assay.errors import IndexFault
 from assay.index import segment
 from assay.index.buckets import BucketSchema
@@ -41,22 +41,6 @@ class EmbedderEntry(BaseModel):
     dim: int
 
 
-class Legs(BaseModel):
-    """How the legs are built. It is kept with the index; another choice means that all segments are built anew.
-
-    ``dense``: ``flat`` compares all rows, ``ivf`` those of the nearest lists, ``auto`` chooses by a segment's size.
-    ``k1``: how fast more of a term is worth less; ``b``: how much a long text is marked down, 0 for not at all.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    dense: Literal["auto", "flat", "ivf"] = "auto"
-    k1: float = Field(default=1.2, ge=0, le=10)
-    b: float = Field(
-        default=0.6, ge=0, le=1
-    )  # passages are cut to one size: their length says less than documents' does
-
-
 class Manifest(BaseModel):
     """A snapshot in words. ``id`` is the ``index_version`` of answers: its number, and the start of its own sha256."""
 
@@ -81,24 +65,29 @@ class Manifest(BaseModel):
         return f"v{self.number}-{_digest(self)[:6]}"
 
 
-def publish(layout: Layout, store: Store, *, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS) -> Manifest:
+def publish(
+    layout: Layout, store: Store, legs: Legs | None = None, *, rebuild: bool = False, rebuild_rows: int = REBUILD_ROWS
+) -> Manifest:
     """Make the store's state what retrievers serve. Does nothing where it already is. Call it under the writer's lock.
 
     Up to ``rebuild_rows`` chunks the legs are built anew. Above, new chunks and those of torn segments get a segment of
-    their own, and deleted ones stay in theirs as tombstones, until ``compact``.
+    their own, and deleted ones stay in theirs as tombstones, until ``compact``. Other ``legs`` than the index has are taken
+    where all is built anew; beside segments that stay, new ones are built as those were.
     All bytes in force are checked first. Raises ``IndexFault`` where the store's are not what was written: legs built
     from it would be wrong, and their checksums right.
     """
     current = _readable(layout)
     if current is not None:
         check_store(layout, current)
-    legs = current.legs if current else Legs()
     whole = () if rebuild or current is None else _undamaged(layout, current.segments)
     if current is not None and not rebuild and whole == current.segments and _serves(current, store):
         return current
     live = np.sort(store.ids())
     held = [(entry, _alive(layout, entry, live)) for entry in (whole if len(live) > rebuild_rows else ())]
-    return _put_in_force(layout, store, current, legs, [entry for entry, ids in held if len(ids)], live)
+    kept = [entry for entry, ids in held if len(ids)]
+    own = current.legs if current else _last_legs(layout)
+    choice = own if kept else legs or own
+    return _put_in_force(layout, store, current, choice, kept, live)
 
 
 def compact(layout: Layout, store: Store, legs: Legs | None = None) -> Manifest | None:
@@ -200,6 +189,11 @@ def _readable(layout: Layout) -> Manifest | None:
         return read_current(layout)
     except IndexFault:
         return None  # whatever is wrong with it, publishing puts a whole one in its place
+
+
+def _last_legs(layout: Layout) -> Legs:
+    """Of the newest manifest that can be read: damage to ``CURRENT`` is no reason to build otherwise."""
+    return next((manifest.legs for manifest in newest(layout, 1)), Legs())
 
 
 def _last_number(layout: Layout) -> int:

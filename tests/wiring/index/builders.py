@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from assay.config import IndexConfig, RetrieverConfig
+from assay.config import IndexConfig, Legs, RetrieverConfig
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Report, find_sources
 from assay.index.parse import parse
@@ -38,11 +38,12 @@ def ingest(
     encoder: WordEncoder | None = None,
     rebuild_rows: int = REBUILD_ROWS,
     rebuild: bool = False,
+    legs: Legs | None = None,
 ) -> Report:
     encoder = encoder or WordEncoder()
     sources = find_sources([folder], folder)
     return Ingestion(Layout(str(index)), bucket, sources, encoder, encoder.embed_now, DirectParser()).run(
-        rebuild=rebuild, rebuild_rows=rebuild_rows
+        legs, rebuild=rebuild, rebuild_rows=rebuild_rows
     )
 
 

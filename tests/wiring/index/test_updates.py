@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from assay.__main__ import main
+from assay.config import Legs
 from assay.errors import NotFound
+from assay.index import dense, lists, quantised
 from assay.index.files import Layout
 from assay.index.ingest import doc_id_of
 from assay.index.mirror import compact
@@ -85,13 +87,60 @@ def test_the_commands(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert run("delete", "--bucket", "docs", "03.md", "04.md") == (
         0, f"bucket docs: 2 deleted, index {read_current(Layout(str(index))).id}\n"
     )  # fmt: skip
-    code, told = run("compact", "--k1", "2", "--dense", "flat")
+    code, told = run("compact", "--config", str(config_with(tmp_path, "{k1: 2, dense: flat}")))
     assert (code, told.startswith("18 passages in 1 segments")) == (0, True)
-    ingest(write(tmp_path / "a", {"new.md": "A zebra."}), index)
-    legs = [(s.bm25.k1, s.bm25.b, s.dense) for s in read_current(Layout(str(index))).segments]
-    assert set(legs) == {(2, 0.6, "flat")}, "what was chosen once is kept"
-    assert run("compact", "--dense", "hnsw")[0] == 1
-    assert run("compact", "--k1", "-1")[0] == 2
+    for wrong, why in (("{k1: -1}", "args.index.k1"), ("{dense: lsh}", "'auto', 'flat', 'ivf', 'sq8' or 'hnsw'")):
+        with pytest.raises(SystemExit, match="1"):
+            main(["compact", "--index", str(index), "--config", str(config_with(tmp_path, wrong))])
+        assert why in capsys.readouterr().err
+
+
+def config_with(folder: Path, index: str) -> Path:
+    path = folder / "serve.yaml"
+    path.write_text(f"applications: [{{name: assay, args: {{index: {index}}}}}]")
+    return path
+
+
+def built(index: Path) -> set[tuple[float, float, str]]:
+    return {(s.bm25.k1, s.bm25.b, s.dense) for s in read_current(Layout(str(index))).segments}
+
+
+def test_the_config_decides_how_legs_are_built_and_an_index_keeps_it(index: Path, tmp_path: Path) -> None:
+    layout = Layout(str(index))
+    assert built(index) == {(1.2, 0.6, "flat")}
+    wanted = Legs(k1=2)
+    ingest(write(tmp_path / "a", {"new.md": "A zebra."}), index, rebuild_rows=0, legs=wanted)
+    assert built(index) == {(1.2, 0.6, "flat")}, "segments of one snapshot have one k1, since their scores are compared"
+    before = ranked(index)
+    compact(layout, wanted)
+    assert built(index) == {(2, 0.6, "flat")}
+    assert len(read_current(layout).segments) == 1
+    assert ranked(index) != before
+    ingest(write(tmp_path / "a", {"newer.md": "A lion."}), index, rebuild_rows=0)
+    compact(layout)
+    assert built(index) == {(2, 0.6, "flat")}, "a command without a config changes nothing"
+    layout.current.write_text("damaged")
+    ingest(tmp_path / "a", index)
+    assert built(index) == {(2, 0.6, "flat")}
+    ingest(write(tmp_path / "a", {"newest.md": "A tiger."}), index, legs=Legs(b=0.1))
+    assert built(index) == {(1.2, 0.1, "flat")}, "all was built anew, so the choice could be taken at once"
+
+
+@pytest.mark.parametrize("kind", dense.KINDS)
+def test_every_kind_finds_the_same_in_a_snapshot(
+    kind: dense.Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "_INDEXED", 0)
+    monkeypatch.setattr(lists, "FEW", 0)
+    monkeypatch.setattr(quantised, "FEW", 0)
+    folder, index = write(tmp_path / "a", FILES), tmp_path / "index"
+    ingest(folder, tmp_path / "flat")
+    ingest(folder, index, legs=Legs(dense=kind))
+    assert built(index) == {(1.2, 0.6, kind)}
+    assert ranked(index) == ranked(tmp_path / "flat")
+    remove(Layout(str(index)), "docs", ["03.md"], rebuild_rows=0)
+    hits = search(retriever(index), SearchQuery(("word3",), legs=("dense",), top_k=100)).hits
+    assert {hit.chunk.uri for hit in hits} == FILES.keys() - {"03.md"}
 
 
 def test_compaction_changes_what_is_stored_and_not_what_is_found(index: Path, tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
-"""Growth plots of ``bench.search_peers``: ``.venv-peers/bin/python -m bench.plots FILE.json FILE.svg``, for which Assay's own
-environment has no library."""
+"""Growth plots of ``bench.search_peers``: ``python -m bench.plots FILE.json FILE.svg``."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Progress of an ingest: a bar with the rate and the time left on a terminal, a line now and then elsewhere."""
+"""Progress of long work: a bar with the rate and the time left on a terminal, a line now and then elsewhere."""
 
 import time
 
@@ -13,9 +13,10 @@ _LINE_S = 10.0  # between lines where nobody watches
 class Meter:
     """``with Meter(console) as meter: ... meter.show(step)``."""
 
-    def __init__(self, notes: Console) -> None:
+    def __init__(self, notes: Console, unit: str = "files") -> None:
+        """``unit``: what an ingest reads."""
         self._progress = Progress(
-            TextColumn("{task.fields[files]}"),
+            TextColumn("{task.fields[said]}"),
             BarColumn(),
             TaskProgressColumn(),
             TextColumn("{task.fields[rate]}"),
@@ -24,8 +25,8 @@ class Meter:
             transient=True,
             disable=not notes.is_terminal,
         )
-        self._notes = notes
-        self._task = self._progress.add_task("", total=None, files="reading", rate="")
+        self._notes, self._unit, self._what = notes, unit, ""
+        self._task = self._progress.add_task("", total=None, said="reading", rate="")
         self._begun = self._told = time.monotonic()
 
     def __enter__(self) -> "Meter":
@@ -36,13 +37,23 @@ class Meter:
         self._progress.stop()
 
     def show(self, step: Step) -> None:
+        said = f"{step.files} of {step.total_files} {self._unit}"
+        self._move(said, "passages", step.chunks, step.bytes, step.total_bytes)
+
+    def count(self, what: str, done: int, total: int) -> None:
+        """Of ``total`` things alike; rate and time left begin anew where they are others than before."""
+        if what != self._what:
+            self._what, self._begun = what, time.monotonic()
+            self._progress.reset(self._task)
+        self._move(f"{done} of {total} {what}", "", done, done, total)
+
+    def _move(self, said: str, of: str, count: int, done: int, total: int) -> None:
+        """``count``: what the rate is of; ``done`` and ``total``: what the time left is told from."""
         now = time.monotonic()
-        rate = step.chunks / max(1e-6, now - self._begun)
-        files = f"{step.files} of {step.total_files} files"
-        said = f"{rate:.1f} passages/s" if step.chunks else ""
-        self._progress.update(self._task, completed=step.bytes, total=step.total_bytes, files=files, rate=said)
+        passed = now - self._begun
+        rate = f"{count / passed:.1f} {of}/s".replace(" /", "/") if count and passed > 0.1 else ""
+        self._progress.update(self._task, completed=done, total=total, said=said, rate=rate)
         if not self._notes.is_terminal and now - self._told >= _LINE_S:
             self._told = now
-            left = (now - self._begun) * (step.total_bytes - step.bytes) / step.bytes if step.bytes else 0.0
-            rest = f"about {left:.0f} s left" if step.bytes else ""
-            self._notes.print(", ".join(filter(None, (files, said, rest))), highlight=False, soft_wrap=True)
+            rest = f"about {passed * (total - done) / done:.0f} s left" if done else ""
+            self._notes.print(", ".join(filter(None, (said, rate, rest))), highlight=False, soft_wrap=True)

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from math import isnan
 
@@ -52,6 +54,9 @@ EMBED_SHARE = 0.6
 # A title whose rarest word is in more passages than this, and than this share of them, names nothing ("Overview").
 _COMMON, _COMMON_SHARE = 50, 0.03
 
+# Half of a search holds the interpreter: more threads than these only take turns, and double the slowest searches.
+_THREADS = min(4, os.cpu_count() or 2)
+
 log = logging.getLogger(__name__)
 
 # What FAISS, bm25s, torch and Lance raise when a leg cannot answer. Anything else is a bug, and no reason to go on.
@@ -84,6 +89,7 @@ class LocalRetriever:
         self._reader: Reader | None = None
         self._links: tuple[Reader, Links] | None = None
         self._linking = threading.Lock()
+        self._threads = ThreadPoolExecutor(_THREADS, "search")
         self._fault: IndexFault | None = None
         self._unreachable: str | None = None
         self._seen: str | None = None
@@ -150,7 +156,9 @@ class LocalRetriever:
         if allowed.count == 0:
             return replace(_nothing(reader, query, allowed), facets=facets)
         vectors = await self._vectors(reader, query)
-        return await asyncio.to_thread(self._searched, reader, query, allowed, vectors)
+        return await asyncio.get_running_loop().run_in_executor(
+            _THREADS, self._searched, reader, query, allowed, vectors
+        )
 
     def _current(self, verify: bool = False) -> str | None:
         """What is in force; where the object store cannot be reached, what its mirror has."""

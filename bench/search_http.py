@@ -5,6 +5,8 @@ The graph is the one of ``graph.wire`` but for the engine, which no search asks:
 
 import json
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ from deployments.remote import Reply
 from graph import wire
 
 ROOT = Path(__file__).parents[1]
+_TIMES = 5
 
 
 class _NoEngine:
@@ -62,7 +65,37 @@ def measure(
             rows.append(Row(f"{at}p50", 1000 * statistics.median(taken), "ms"))
             p95 = 1000 * float(np.percentile(taken, 95))
             rows.append(at_most(f"{at}p95", p95, "ms", goal) if goal and clients == 1 else Row(f"{at}p95", p95, "ms"))
+        added, gone = _fresh(graph.url, index, folder)
+        found = f"{start}a new document is found after its acknowledgement, slowest of {_TIMES}"
+        rows.append(at_most(found, max(added), "s", 2.0) if goal else Row(found, max(added), "s"))
+        rows.append(Row(f"{start}a deleted one is gone after its acknowledgement, slowest of {_TIMES}", max(gone), "s"))
     return rows
+
+
+def _fresh(url: str, index: Path, folder: Path) -> tuple[list[float], list[float]]:
+    """Seconds from the end of ``assay ingest``, and of ``assay delete``, to the first search that shows it."""
+    added, gone = [], []
+    for number in range(_TIMES):
+        document = folder / f"fresh-{number}.md"
+        document.write_text(f"# Fresh\n\nThe password of day {number} is xylograph{number}q.\n")
+        added.append(_until(url, f"xylograph{number}q", True, ["ingest", str(document), "--index", str(index)]))
+        name = f"{folder.name}/{document.name}"
+        gone.append(_until(url, f"xylograph{number}q", False, ["delete", name, "--index", str(index)]))
+    return added, gone
+
+
+def _until(url: str, word: str, there: bool, command: list[str]) -> float:
+    subprocess.run([sys.executable, "-m", "assay", *command], cwd=ROOT, check=True, capture_output=True)
+    acknowledged = time.perf_counter()
+    question = {"question": word, "top_k": 1, "legs": ["sparse"]}
+    with httpx.Client(base_url=url, timeout=60) as http:
+        while time.perf_counter() - acknowledged < 60:
+            asked = time.perf_counter()
+            hits = http.post("/v1/search", json=question).raise_for_status().json()["hits"]
+            if any(word in hit["text"] for hit in hits) == there:
+                return asked - acknowledged
+            time.sleep(0.02)
+    raise RuntimeError(f"{' '.join(command)} was acknowledged, and no search has shown it for a minute")
 
 
 def _load(url: str, bucket: str, questions: Sequence[str], clients: int) -> tuple[list[float], float]:

@@ -157,7 +157,7 @@ class LocalRetriever:
             return replace(_nothing(reader, query, allowed), facets=facets)
         vectors = await self._vectors(reader, query)
         return await asyncio.get_running_loop().run_in_executor(
-            _THREADS, self._searched, reader, query, allowed, vectors
+            self._threads, self._searched, reader, query, allowed, vectors
         )
 
     def _current(self, verify: bool = False) -> str | None:

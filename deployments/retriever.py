@@ -52,7 +52,7 @@ class Retriever:
         log.info("index %s is in force", self._retriever.index_version)
         if (built := self._retriever.legs) not in (None, self._legs):
             log.warning(
-                "the index was built with %s and is searched so; the config says %s: run `python -m assay compact --config ...`",
+                "the index was built with %s and is searched so; the config says %s: `python -m assay compact --config ...`",
                 built,
                 self._legs,
             )

@@ -23,7 +23,7 @@ from assay.errors import SetupError
 from assay.index.embed import SentenceEmbedder
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Read, Reads, Row, Source, doc_id_of
-from assay.index.parser import Limits, Parser
+from assay.index.parse.parser import Limits, Parser
 from assay.models import resolve_model
 
 _FILES = 8  # that an actor takes at a time: their passages are embedded together

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from assay.index.buckets import BucketSchema
     from assay.index.ingest import Source
     from assay.index.metadata import Given
-    from assay.index.parser import Parser
+    from assay.index.parse.parser import Parser
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
 _NAMED = 5  # documents that stand in the way of a schema
@@ -123,7 +123,7 @@ def _infer(
     from assay.index.buckets import dump_schema
     from assay.index.ingest import find_sources
     from assay.index.metadata import Given, MetadataTable, Pattern
-    from assay.index.parser import Parser
+    from assay.index.parse.parser import Parser
 
     if not paths:
         raise SetupError("name the files and folders to infer a schema from")

@@ -23,7 +23,7 @@ from assay.errors import AssayError, SetupError
 from assay.index.buckets import BucketSchema, dump_schema, load_schema
 from assay.index.ingest import Ingestion, Reads, Report, Source, find_sources
 from assay.index.metadata import Given, MetadataTable, Pattern
-from assay.index.parser import Limits, Parser
+from assay.index.parse.parser import Limits, Parser
 
 EXIT_FAILED_FILES, EXIT_SETUP, EXIT_INTERRUPTED = 1, 2, 130
 _SURVEYED = 200  # files that a schema is inferred from

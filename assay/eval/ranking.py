@@ -21,9 +21,9 @@ from assay.eval.setups import Setup
 from assay.index.embed import Encoder
 from assay.index.files import Layout, interrupt_after, write_atomic
 from assay.index.ingest import Ingestion, Progress, Report, Source
-from assay.index.parse_md import parse_plain
-from assay.index.parsed import Parsed
-from assay.index.parser import Parser
+from assay.index.parse.md import parse_plain
+from assay.index.parse.parsed import Parsed
+from assay.index.parse.parser import Parser
 from assay.retrieve import LocalRetriever
 from assay.types import SearchQuery
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from assay.errors import SetupError
 from assay.index import filters
 from assay.index.filters import FIELDS, INSTANT, instant_of
-from assay.index.parsed import Raw
+from assay.index.parse.parsed import Raw
 from assay.schemas import FieldType
 
 Value = str | float | bool | datetime | list[str]

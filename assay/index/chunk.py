@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.index.parsed import Format, Kind, Parsed
+from assay.index.parse.parsed import Format, Kind, Parsed
 from assay.sentences import sentences
 
 # MiniLM reads 256 tokens: the passage, and before it its title and headings.

@@ -24,8 +24,8 @@ from assay.index.embed import Encoder
 from assay.index.files import Layout, interrupt_after
 from assay.index.metadata import Given
 from assay.index.mirror import publish, writing
-from assay.index.parsed import FORMATS, Parsed, Raw
-from assay.index.parser import Parser
+from assay.index.parse.parsed import FORMATS, Parsed, Raw
+from assay.index.parse.parser import Parser
 from assay.index.snapshot import REBUILD_ROWS
 from assay.index.store import Entry, Held, Store
 

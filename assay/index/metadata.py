@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from assay.errors import ParseFault, SetupError
-from assay.index.parsed import Raw
-from assay.index.parser import Parser
+from assay.index.parse.parsed import Raw
+from assay.index.parse.parser import Parser
 
 _SIDECAR_BYTES = 1_000_000
 _MOST_KEYS = 200

@@ -26,7 +26,7 @@ from assay.index.buckets import BucketSchema, arrow_of, column_of, typed
 from assay.index.chunk import Passage
 from assay.index.files import RESTORE, Layout, sync_tree, write_atomic
 from assay.index.filters import INSTANT
-from assay.index.parsed import Raw
+from assay.index.parse.parsed import Raw
 
 FORMAT = 3
 _REWRITTEN = 500  # documents at a time, with their texts

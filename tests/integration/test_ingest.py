@@ -23,7 +23,7 @@ from assay.index import segment, sparse
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
 from assay.index.mirror import compact
-from assay.index.parser import Limits, Parser
+from assay.index.parse.parser import Limits, Parser
 from assay.index.snapshot import read_current
 from assay.index.store import Store, read_state
 from assay.types import SearchQuery

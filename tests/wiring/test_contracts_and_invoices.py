@@ -18,7 +18,7 @@ from assay.index.buckets import BucketSchema
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Source, find_sources
 from assay.index.metadata import Given, MetadataTable
-from assay.index.parser import Parser
+from assay.index.parse.parser import Parser
 from assay.retrieve import LocalRetriever
 from assay.schemas import Filter
 from assay.types import DocumentQuery, Leg, SearchQuery

@@ -13,7 +13,7 @@ from assay.cli.ingest import _keys
 from assay.errors import SetupError
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Progress, find_sources
-from assay.index.parser import Parser
+from assay.index.parse.parser import Parser
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import ingest, write
 from tests.wiring.index.test_formats import workbook

@@ -20,7 +20,7 @@ from assay.cli.ingest import ingest as command
 from assay.errors import SetupError
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Report, Row, find_sources
-from assay.index.parser import Parser
+from assay.index.parse.parser import Parser
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, found, ingest, retriever, search, write
 
@@ -152,7 +152,7 @@ def test_names_with_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture
 
 
 ORPHAN = """
-from assay.index.parser import Parser
+from assay.index.parse.parser import Parser
 p = Parser()
 print(p._running().pid, flush=True)
 p.parse(b"".join(b"> " * (i % 50) + b"x" + b"\\n" for i in range(20_000_000)), "x.md")

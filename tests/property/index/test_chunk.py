@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.errors import ParseFault
-from assay.index import parse_md
 from assay.index.chunk import chunk
+from assay.index.parse import md
 from tests.unit.index.test_chunk import starts
 
 MARKDOWN = st.lists(
@@ -39,7 +39,7 @@ MARKDOWN = st.lists(
 def test_spans_hold(lines: list[str], end: str, budget: int) -> None:
     text = end.join(lines)
     try:
-        parsed = parse_md.parse(text, "stem")
+        parsed = md.parse(text, "stem")
     except ParseFault:
         return
     tokens = starts(text)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from assay.errors import ParseFault, SetupError
 from assay.index.buckets import BucketSchema, FieldSchema, column_of, dump_schema, infer, load_schema, typed
 from assay.index.metadata import Given, MetadataTable, Pattern
-from assay.index.parsed import Raw
+from assay.index.parse.parsed import Raw
 from assay.schemas import FieldType
 
 KINDS: tuple[FieldType, ...] = ("text", "number")

@@ -1,13 +1,13 @@
-from assay.index import parse_md
 from assay.index.chunk import CHARS, Passage, chunk, passage_text
-from assay.index.parsed import Block, Parsed
+from assay.index.parse import md
+from assay.index.parse.parsed import Block, Parsed
 from tests.unit.index.fakes import WordEncoder
 
 starts = WordEncoder().token_starts
 
 
 def passages(text: str, budget: int = 40) -> list[tuple[str, tuple[str, ...]]]:
-    return [(text[p.start : p.end], p.heading) for p in chunk(parse_md.parse(text, "stem"), starts(text), budget)]
+    return [(text[p.start : p.end], p.heading) for p in chunk(md.parse(text, "stem"), starts(text), budget)]
 
 
 def words(n: int, word: str = "word") -> str:
@@ -68,7 +68,7 @@ def test_a_document_of_headings_is_text() -> None:
 
 def test_front_matter_and_comments_are_no_content() -> None:
     text = "---\ntitle: 'It''s here'\nkeywords: secret\n---\n<!-- todo -->\n\nBody.\n"
-    parsed = parse_md.parse(text, "stem")
+    parsed = md.parse(text, "stem")
     assert (parsed.title, passages(text)) == ("It's here", [("Body.", ())])
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from assay.errors import ParseFault
 from assay.index import parse as p
-from assay.index.parsed import Format, Parsed
+from assay.index.parse.parsed import Format, Parsed
 
 
 def read(data: bytes | str, format: Format = "md") -> Parsed:

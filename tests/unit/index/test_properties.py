@@ -6,8 +6,8 @@ import pypdfium2 as pdfium
 import pytest
 
 from assay.index import parse as p
-from assay.index.parse_pdf import _date, _properties
-from assay.index.parsed import Raw, dumps, from_fields
+from assay.index.parse.parsed import Raw, dumps, from_fields
+from assay.index.parse.pdf import _date, _properties
 
 
 def test_front_matter_stays_text_until_a_schema_says_what_it_is() -> None:

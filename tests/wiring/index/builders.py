@@ -8,8 +8,8 @@ from assay.config import IndexConfig, Legs, RetrieverConfig
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Report, find_sources
 from assay.index.parse import parse
-from assay.index.parsed import FORMATS, Parsed
-from assay.index.parser import Parser
+from assay.index.parse.parsed import FORMATS, Parsed
+from assay.index.parse.parser import Parser
 from assay.index.snapshot import REBUILD_ROWS
 from assay.retrieve import LocalRetriever
 from assay.types import SearchQuery, SearchResult

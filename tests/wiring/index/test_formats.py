@@ -17,7 +17,7 @@ from pptx.util import Inches
 from assay.errors import ParseFault
 from assay.index.chunk import Passage, chunk
 from assay.index.parse import parse
-from assay.index.parsed import Format, Parsed
+from assay.index.parse.parsed import Format, Parsed
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.pdf import assembled, pdf
 

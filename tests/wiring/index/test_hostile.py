@@ -14,9 +14,9 @@ import pytest
 from assay.errors import ParseFault
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Row, find_sources
-from assay.index.package import Package
 from assay.index.parse import parse
-from assay.index.parser import Limits, Parser
+from assay.index.parse.package import Package
+from assay.index.parse.parser import Limits, Parser
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import found, retriever, search
 from tests.wiring.index.pdf import assembled, pdf

@@ -10,7 +10,7 @@ import pytest
 from assay.errors import ParseFault
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Report, find_sources
-from assay.index.parser import Parser
+from assay.index.parse.parser import Parser
 from assay.retrieve import LocalRetriever
 from assay.types import Chunk, SearchQuery
 from tests.unit.index.fakes import WordEncoder

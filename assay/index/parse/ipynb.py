@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from assay.errors import ParseFault
-from assay.index import parse_md
-from assay.index.parse_out import Writer, told
-from assay.index.parsed import Parsed
+from assay.index.parse import md
+from assay.index.parse.out import Writer, told
+from assay.index.parse.parsed import Parsed
 
 _OUTPUT_CHARS = 4_000  # of one cell's output: the rest is logs
 
@@ -44,7 +44,7 @@ def parse(text: str, stem: str) -> Parsed:
 
 def _markdown(source: str) -> Parsed:
     try:
-        return parse_md.parse(source, "")
+        return md.parse(source, "")
     except ParseFault:  # a comment alone
         return Parsed("", "", "md", ())
 

@@ -13,9 +13,9 @@ from docx.opc.exceptions import OpcError, PackageNotFoundError
 from lxml import etree
 
 from assay.errors import ParseFault
-from assay.index.package import office
-from assay.index.parse_out import Writer, told, words
-from assay.index.parsed import Parsed, Raw
+from assay.index.parse.out import Writer, told, words
+from assay.index.parse.package import office
+from assay.index.parse.parsed import Parsed, Raw
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"  # says the same again

@@ -12,10 +12,10 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from assay.errors import ParseFault
-from assay.index import parse_html, parse_md
-from assay.index.decode import decode
-from assay.index.parse_out import Writer, told
-from assay.index.parsed import Format, Parsed, Raw
+from assay.index.parse import html, md
+from assay.index.parse.decode import decode
+from assay.index.parse.out import Writer, told
+from assay.index.parse.parsed import Format, Parsed, Raw
 
 Inner = Callable[[bytes, str], Parsed]  # reads an attachment by its name; raises ``ParseFault``
 
@@ -83,7 +83,7 @@ def _recipient(person: Any) -> str:
 
 def _letter(
     headers: dict[str, str],
-    html: str,
+    page: str,
     plain: str,
     attachments: list[_Attachment],
     stem: str,
@@ -93,7 +93,7 @@ def _letter(
     out = Writer()
     headers = {name: " ".join(value.replace("\x00", "").split()) for name, value in headers.items()}
     out.block("text", "\n".join(f"{name}: {value}" for name, value in headers.items() if value))
-    body = _body(html, parse_html.parse) or _body(plain, parse_md.parse_plain)
+    body = _body(page, html.parse) or _body(plain, md.parse_plain)
     if body is not None:
         out.splice(body)
     for attachment in attachments:

@@ -16,7 +16,7 @@ from typing import Self
 
 import assay
 from assay.errors import ParseFault
-from assay.index.parsed import FORMATS, Parsed, from_fields
+from assay.index.parse.parsed import FORMATS, Parsed, from_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Parser:
             kept = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")}
             kept["OPENBLAS_NUM_THREADS"] = "1"  # openpyxl imports numpy, whose threads each claim memory of the limit
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "assay.index.child", str(self._limits.memory_bytes)],
+                [sys.executable, "-m", "assay.index.parse.child", str(self._limits.memory_bytes)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -7,10 +7,10 @@ from typing import Any
 import pypdfium2 as pdfium
 
 from assay.errors import ParseFault
-from assay.index.legible import check_legible
-from assay.index.package import encrypted_message
-from assay.index.parse_pdf_page import PageText, page_text
-from assay.index.parsed import Block, Parsed, Raw
+from assay.index.parse.legible import check_legible
+from assay.index.parse.package import encrypted_message
+from assay.index.parse.parsed import Block, Parsed, Raw
+from assay.index.parse.pdf_page import PageText, page_text
 
 _MAX_PAGES = 20_000
 _MAX_CHARS = 50_000_000

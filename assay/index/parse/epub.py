@@ -7,11 +7,11 @@ from urllib.parse import unquote
 from lxml import etree
 
 from assay.errors import ParseFault
-from assay.index import parse_html
-from assay.index.decode import decode
-from assay.index.package import Package
-from assay.index.parse_out import Writer, told
-from assay.index.parsed import Parsed, Raw
+from assay.index.parse import html
+from assay.index.parse.decode import decode
+from assay.index.parse.out import Writer, told
+from assay.index.parse.package import Package
+from assay.index.parse.parsed import Parsed, Raw
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
@@ -46,7 +46,7 @@ def parse(data: bytes, stem: str) -> Parsed:
 
 def _chapter(package: Package, name: str, out: Writer) -> None:
     try:
-        inner = parse_html.parse(decode(package.read(name)), "")
+        inner = html.parse(decode(package.read(name)), "")
     except KeyError:
         out.notes.append(f"the chapter '{name}' is not in the file")
         return

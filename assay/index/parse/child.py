@@ -1,4 +1,4 @@
-"""The child process that parses: ``python -m assay.index.child MEMORY_BYTES``. Requests on stdin, replies on stdout.
+"""The child process that parses: ``python -m assay.index.parse.child MEMORY_BYTES``. Requests on stdin, replies on stdout.
 
 A request is a line of JSON (``format``, ``stem``, ``bytes``, ``passwords``) and then that many bytes; a reply is a line
 with the number of bytes that follow, and then those: JSON with ``parsed``, or with ``reason`` and ``message``.
@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.errors import ParseFault
 from assay.index.parse import parse
-from assay.index.parsed import dumps
+from assay.index.parse.parsed import dumps
 
 _PR_SET_PDEATHSIG = 1
 

@@ -11,11 +11,11 @@ from lxml import etree
 from openpyxl.utils.exceptions import InvalidFileException
 
 from assay.errors import ParseFault
-from assay.index.package import office
-from assay.index.parse_docx import core_properties
-from assay.index.parse_out import MOST_CHARS, Writer
-from assay.index.parse_rows import MOST_COLUMNS
-from assay.index.parsed import Parsed
+from assay.index.parse.docx import core_properties
+from assay.index.parse.out import MOST_CHARS, Writer
+from assay.index.parse.package import office
+from assay.index.parse.parsed import Parsed
+from assay.index.parse.rows import MOST_COLUMNS
 
 _MOST_CELLS = MOST_CHARS // 10
 _ROW = re.compile(rb"<(?:\w+:)?row\b([^>]*)>")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from assay.errors import ParseFault
-from assay.index.parse_out import MOST_CHARS, Writer
-from assay.index.parsed import Format, Parsed
+from assay.index.parse.out import MOST_CHARS, Writer
+from assay.index.parse.parsed import Format, Parsed
 
 MOST_COLUMNS = 2_000
 _MOST_LINES = 200_000  # of values that one record may have

@@ -9,10 +9,10 @@ from pptx.enum.shapes import MSO_SHAPE_TYPE, PP_PLACEHOLDER
 from pptx.exc import PythonPptxError
 
 from assay.errors import ParseFault
-from assay.index.package import office
-from assay.index.parse_docx import core_properties
-from assay.index.parse_out import Writer
-from assay.index.parsed import Parsed
+from assay.index.parse.docx import core_properties
+from assay.index.parse.out import Writer
+from assay.index.parse.package import office
+from assay.index.parse.parsed import Parsed
 
 _DEPTH = 20  # groups inside groups
 _BAND = 100_000  # EMU, about a tenth of an inch: shapes this near in height stand beside each other

@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from assay.errors import ParseFault
-from assay.index.parsed import Block, Kind, Parsed, Raw
+from assay.index.parse.parsed import Block, Kind, Parsed, Raw
 
 _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*\r?$\n?", re.DOTALL | re.MULTILINE)
 # Every line of front matter, or what stands between two rules is content: a key first (but for comments), then

@@ -1,4 +1,4 @@
-"""A file's bytes to text and structure. Runs in the child process of ``assay.index.child``: files are not to be trusted."""
+"""A file's bytes to text and structure, in a child process (``assay.index.parse.child``): files are not to be trusted."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from assay.errors import ParseFault
-from assay.index.decode import decode
-from assay.index.legible import check_legible
-from assay.index.parsed import FORMATS, Format, Parsed, Raw
+from assay.index.parse.decode import decode
+from assay.index.parse.legible import check_legible
+from assay.index.parse.parsed import FORMATS, Format, Parsed, Raw
 
 NAME_CHARS = 200  # of a title or heading: every passage under it carries it
 _MOST_PROPERTIES = 200  # of one file
@@ -57,7 +57,7 @@ class _File:
 
 def _sniffed(file: _File) -> _File:
     """With the format that its first bytes tell, where they tell one; decrypted, where it is an encrypted office file."""
-    from assay.index.package import Package, decrypted, is_ole
+    from assay.index.parse.package import Package, decrypted, is_ole
 
     data = file.data
     if data.startswith(b"%PDF-") or (file.format == "pdf" and b"%PDF-" in data[:1024]):
@@ -84,75 +84,75 @@ def _old() -> _File:
 
 
 def _md(file: _File, mdx: bool = False) -> Parsed:
-    from assay.index import parse_md
+    from assay.index.parse import md
 
-    return parse_md.parse(decode(file.data), file.stem, mdx=mdx)
+    return md.parse(decode(file.data), file.stem, mdx=mdx)
 
 
 def _txt(file: _File) -> Parsed:
-    from assay.index import parse_md
+    from assay.index.parse import md
 
-    return parse_md.parse_plain(decode(file.data), file.stem)
+    return md.parse_plain(decode(file.data), file.stem)
 
 
 def _html(file: _File) -> Parsed:
-    from assay.index import parse_html
+    from assay.index.parse import html
 
     declared = _META.search(file.data[:4096])
-    return parse_html.parse(decode(file.data, declared.group(1).decode("ascii") if declared else None), file.stem)
+    return html.parse(decode(file.data, declared.group(1).decode("ascii") if declared else None), file.stem)
 
 
 def _rows(file: _File) -> Parsed:
-    from assay.index import parse_rows
+    from assay.index.parse import rows
 
     text = decode(file.data)
     if file.format == "csv":
-        return parse_rows.parse_csv(text, file.stem)
+        return rows.parse_csv(text, file.stem)
     if file.format == "tsv":
-        return parse_rows.parse_csv(text, file.stem, delimiter="\t")
-    return parse_rows.parse_json(text, file.stem) if file.format == "json" else parse_rows.parse_jsonl(text, file.stem)
+        return rows.parse_csv(text, file.stem, delimiter="\t")
+    return rows.parse_json(text, file.stem) if file.format == "json" else rows.parse_jsonl(text, file.stem)
 
 
 def _ipynb(file: _File) -> Parsed:
-    from assay.index import parse_ipynb
+    from assay.index.parse import ipynb
 
-    return parse_ipynb.parse(decode(file.data), file.stem)
+    return ipynb.parse(decode(file.data), file.stem)
 
 
 def _pdf(file: _File) -> Parsed:
-    from assay.index import parse_pdf
+    from assay.index.parse import pdf
 
-    return parse_pdf.parse(file.data, file.stem, file.passwords)
+    return pdf.parse(file.data, file.stem, file.passwords)
 
 
 def _docx(file: _File) -> Parsed:
-    from assay.index import parse_docx
+    from assay.index.parse import docx
 
-    return parse_docx.parse(file.data, file.stem)
+    return docx.parse(file.data, file.stem)
 
 
 def _pptx(file: _File) -> Parsed:
-    from assay.index import parse_pptx
+    from assay.index.parse import pptx
 
-    return parse_pptx.parse(file.data, file.stem)
+    return pptx.parse(file.data, file.stem)
 
 
 def _xlsx(file: _File) -> Parsed:
-    from assay.index import parse_xlsx
+    from assay.index.parse import xlsx
 
-    return parse_xlsx.parse(file.data, file.stem)
+    return xlsx.parse(file.data, file.stem)
 
 
 def _epub(file: _File) -> Parsed:
-    from assay.index import parse_epub
+    from assay.index.parse import epub
 
-    return parse_epub.parse(file.data, file.stem)
+    return epub.parse(file.data, file.stem)
 
 
 def _mail(file: _File) -> Parsed:
-    from assay.index import parse_mail
+    from assay.index.parse import mail
 
-    read = parse_mail.parse_eml if file.format == "eml" else parse_mail.parse_msg
+    read = mail.parse_eml if file.format == "eml" else mail.parse_msg
     return read(file.data, file.stem, lambda data, name: _attached(data, name, file))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from assay.errors import ParseFault
-from assay.index.parsed import Block, Format, Kind, Parsed, Raw
+from assay.index.parse.parsed import Block, Format, Kind, Parsed, Raw
 
 MOST_CHARS = 50_000_000  # of one file's text
 _WIDE = 400  # characters of a header and a row, on average: more is written as one value a line

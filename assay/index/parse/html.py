@@ -6,8 +6,8 @@ from typing import Any
 
 from selectolax.lexbor import LexborHTMLParser
 
-from assay.index.parse_out import Writer
-from assay.index.parsed import Kind, Parsed, Raw
+from assay.index.parse.out import Writer
+from assay.index.parse.parsed import Kind, Parsed, Raw
 
 _DROPPED = frozenset(
     "script style noscript template svg annotation annotation-xml iframe object nav footer button select option dialog"

@@ -4,7 +4,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -79,8 +79,14 @@ def _cpu() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def publish(title: str, rows: Sequence[Row], args: argparse.Namespace, beside: str = "") -> None:
-    """Prints the table, and writes machine and rows as JSON where the options say so."""
+def publish(
+    title: str,
+    rows: Sequence[Row],
+    args: argparse.Namespace,
+    beside: str = "",
+    details: Mapping[str, object] | None = None,
+) -> None:
+    """Prints the table, and writes machine, rows and ``details`` as JSON where the options say so."""
     on = machine()
     table = Table(title=title, caption=f"{beside}\n{on}" if beside else str(on))
     for column in ("name", "value", "unit", "goal", "holds"):
@@ -91,6 +97,6 @@ def publish(title: str, rows: Sequence[Row], args: argparse.Namespace, beside: s
     Console(width=None if sys.stdout.isatty() else 140).print(table)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(
-            json.dumps({"machine": on, "beside": beside, "rows": [asdict(r) for r in rows]}, indent=1) + "\n"
-        )
+        found = {"machine": on, "beside": beside, "rows": [asdict(r) for r in rows]}
+        found |= {"details": details} if details else {}
+        args.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -74,7 +74,7 @@ class Bench:
         done: Callable[[str, Values], None] = lambda *_: None,
     ) -> Ranking:
         """Every setup over all questions; the first one is the baseline. ``done`` hears of each that is finished."""
-        remembered = _Remembered(self._encoder, self._vectors(show))
+        remembered = Remembered(self._encoder, self._vectors(show))
         values: dict[str, Values] = {}
         for setup in setups:
             retriever = LocalRetriever(IndexConfig(uri=str(self.folder)), setup.config, remembered)
@@ -129,21 +129,18 @@ class _Texts(Parser):
             raise ParseFault("the document has neither title nor text", e.reason) from None
 
 
-class _Remembered:
-    """The encoder, as questions need it: their vectors are known, and every configuration asks for the same ones."""
+class Remembered:
+    """An encoder that knows the vectors of questions that are asked again and again; others it leaves to ``encoder``."""
 
     def __init__(self, encoder: Encoder, vectors: Mapping[str, Vectors]) -> None:
-        self.name, self.checksum, self.dim, self.max_tokens = (
-            encoder.name,
-            encoder.checksum,
-            encoder.dim,
-            encoder.max_tokens,
-        )
-        self.token_starts = encoder.token_starts
-        self._vectors = vectors
+        self.name, self.checksum = encoder.name, encoder.checksum
+        self.dim, self.max_tokens, self.token_starts = encoder.dim, encoder.max_tokens, encoder.token_starts
+        self._encoder, self._vectors = encoder, vectors
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        return np.stack([self._vectors[text] for text in texts])
+        if all(text in self._vectors for text in texts):
+            return np.stack([self._vectors[text] for text in texts])
+        return await self._encoder.embed(texts)
 
 
 def _digest(documents: Sequence[Document]) -> str:

@@ -139,7 +139,7 @@ def test_every_import_is_a_named_requirement() -> None:
     provided_by = {"haystack": ["haystack-ai"], **packages_distributions()}
     missing: dict[str, str] = {}
     for path in python_files():
-        compared = relative(path).startswith(("bench/peers/", "bench/plots.py"))
+        compared = relative(path).startswith("bench/peers/")
         known = asked[
             "peers" if compared else "dev" if path.relative_to(ROOT).parts[0] in ("tests", "bench") else "cpu"
         ]

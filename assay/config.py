@@ -158,6 +158,11 @@ class ExpanderConfig(_Config):
 
 
 class RetrieverConfig(_Config):
+    device: Literal["cpu", "cuda"] = Field(
+        default="cpu",
+        description="cuda: vectors lie on the GPU of the replica, whose allocation the embedder shares, and all allowed rows "
+        "are compared there. Needs requirements/gpu.txt, and num_gpus in the Retriever's ray_actor_options.",
+    )
     fetch: int = Field(default=100, ge=1, le=1000, description="Candidates taken from each leg for each query.")
     fusion: Literal["rrf", "minmax", "weighted"] = "weighted"
     dense_weight: float = Field(

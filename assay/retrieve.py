@@ -17,6 +17,7 @@ from assay.context import window
 from assay.errors import AssayError, IndexFault, InvalidRequest, NotFound, StageUnavailable
 from assay.fuse import Fused, RankedList, best_ranks, boosted, fuse
 from assay.index.catalog import Allowed
+from assay.index.cuda import Card
 from assay.index.embed import Encoder
 from assay.index.files import Layout
 from assay.index.mirror import current
@@ -86,6 +87,7 @@ class LocalRetriever:
         self._layout = Layout(index.uri, reading=True)
         self._config = config
         self._embedder = embedder
+        self._card = Card() if config.device == "cuda" else None
         self._reader: Reader | None = None
         self._links: tuple[Reader, Links] | None = None
         self._linking = threading.Lock()
@@ -173,7 +175,7 @@ class LocalRetriever:
         try:
             manifest = read_current(self._layout)
             check_embedder(manifest.embedder.model_dump(), self._embedder.name, self._embedder.checksum)
-            self._reader, self._fault = Reader(self._layout, manifest, self._reader), None
+            self._reader, self._fault = Reader(self._layout, manifest, self._reader, self._card), None
         except IndexFault as fault:
             self._fault = fault
             return False

@@ -39,5 +39,21 @@ def load(path: Path) -> ServeConfig:
     except ValidationError as e:
         first = e.errors()[0]
         raise SetupError(f"{path}: args.{'.'.join(map(str, first['loc']))}: {first['msg']}") from e
+    _check_gpu(path, app, ours[0].get("deployments") or [])
     http = raw.get("http_options") or {}
     return ServeConfig(path, raw, app, str(http.get("host", "0.0.0.0")), int(http.get("port", 8000)))  # noqa: S104
+
+
+def _check_gpu(path: Path, app: AppConfig, deployments: list[Any]) -> None:
+    """Ray hides the GPUs from a replica that asks for none; its vectors and its embedder would find none there."""
+    on = [name for name, device in _devices(app).items() if device == "cuda"]
+    options = {d.get("name"): d.get("ray_actor_options") or {} for d in deployments if isinstance(d, dict)}
+    if on and not options.get("Retriever", {}).get("num_gpus"):
+        raise SetupError(
+            f"{path}: args.{on[0]} is cuda, but the deployment Retriever has no num_gpus in its ray_actor_options",
+            on[0],
+        )
+
+
+def _devices(app: AppConfig) -> dict[str, str]:
+    return {"index.embed_device": app.index.embed_device, "retriever.device": app.retriever.device}

@@ -95,8 +95,15 @@ def publish(
         holds = "" if row.holds is None else "yes" if row.holds else "NO"
         table.add_row(row.name, f"{row.value:,.4g}", row.unit, row.goal or "", holds)
     Console(width=None if sys.stdout.isatty() else 140).print(table)
+    write(rows, args, beside, details)
+
+
+def write(
+    rows: Sequence[Row], args: argparse.Namespace, beside: str = "", details: Mapping[str, object] | None = None
+) -> None:
+    """Machine, rows and ``details`` as JSON, where the options name a file."""
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        found = {"machine": on, "beside": beside, "rows": [asdict(r) for r in rows]}
+        found = {"machine": machine(), "beside": beside, "rows": [asdict(r) for r in rows]}
         found |= {"details": details} if details else {}
         args.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -195,7 +195,7 @@ def _run(paths: list[Path], base: Path | None, how: _How, described: _Described,
     sources = find_sources(paths, base)
     given = described.given(sources)
     layout = Layout(how.index.uri)
-    encoder = SentenceEmbedder(resolve_model(how.index.embedder, Path(AppConfig().cache)))
+    encoder = SentenceEmbedder(resolve_model(how.index.embedder, Path(AppConfig().cache)), how.index.embed_device)
     with Parser(passwords=how.passwords) as parser:
         schema = described.wanted(sources, given, parser, notes)
         with how.reads() as reads, Meter(notes) as meter:

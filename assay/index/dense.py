@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.index import lists, quantised
+from assay.index.cuda import Card, OnCard
 from assay.index.files import Buffer
 from assay.index.lists import Ids as Ids
 from assay.index.lists import Lists
@@ -74,8 +75,8 @@ def files_of(kind: Kind) -> tuple[str, ...]:
     return quantised.FILES if kind in ("sq8", "hnsw") else lists.FILES
 
 
-def load(kind: Kind, files: Mapping[str, Buffer], rows: int) -> Dense:
-    """Raises ``IndexFault`` where the files are no such leg of that many rows."""
-    if kind == "sq8":
-        return Codes(files, rows)
-    return Graph(files, rows) if kind == "hnsw" else Lists(files, rows)
+def load(kind: Kind, files: Mapping[str, Buffer], rows: int, card: Card | None = None) -> Dense:
+    """Raises ``IndexFault`` where the files are no such leg of that many rows, ``SetupError`` where the card has no room."""
+    leg: type[Lists | Codes | Graph] = Codes if kind == "sq8" else Graph if kind == "hnsw" else Lists
+    host = leg(files, rows)
+    return OnCard(host, rows, card) if card and rows else host

@@ -12,6 +12,7 @@ import numpy as np
 
 from assay.errors import IndexFault, NotFound
 from assay.index.catalog import Catalog
+from assay.index.cuda import Card
 from assay.index.dense import Ids, Mask, Scores
 from assay.index.files import REPAIR, RESTORE, Buffer, Layout, fault_of, in_threads, read_checked
 from assay.index.passages import COLUMNS
@@ -42,8 +43,10 @@ class Reader:
     Raises ``IndexFault`` where the store is not what was written; a torn segment is left out, and ``torn`` names it.
     """
 
-    def __init__(self, layout: Layout, manifest: Manifest, before: "Reader | None" = None) -> None:
-        self.manifest = manifest
+    def __init__(
+        self, layout: Layout, manifest: Manifest, before: "Reader | None" = None, card: Card | None = None
+    ) -> None:
+        self.manifest, self._card = manifest, card
         self.torn: list[Torn] = []
         loaded, self._checked = self._read(layout, before)
         self._chunks = open_dataset(layout.chunks, manifest.chunks_version)
@@ -250,7 +253,7 @@ class Reader:
         for of, segment in zip(self.manifest.segments, kept, strict=True):
             try:
                 files = {name: read.get(layout.segments / of.id / name) for name in of.files}
-                segments.append(segment or Segment(of, files))
+                segments.append(segment or Segment(of, files, self._card))
             except IndexFault as e:
                 self.torn.append(Torn(None, f"segment {of.id}: {e}; {REPAIR}"))
         return segments, checked

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from assay.errors import IndexFault
 from assay.index import dense, passages, sparse
+from assay.index.cuda import Card
 from assay.index.dense import Dense, Ids, Kind, Mask
 from assay.index.files import REPAIR, Buffer, Layout, array_of, describe, folder_atomic, read_checked
 from assay.index.passages import Passages
@@ -110,13 +111,19 @@ def read(layout: Layout, entry: SegmentEntry, name: str) -> Buffer:
 class Segment:
     """A loaded segment. A leg whose files are not what was written is None, and ``torn`` says which file."""
 
-    def __init__(self, entry: SegmentEntry, files: Mapping[str, Buffer | IndexFault | None]) -> None:
-        """``files``: what ``read`` gave for each, or its fault. Raises ``IndexFault`` where no id can be read."""
+    def __init__(
+        self, entry: SegmentEntry, files: Mapping[str, Buffer | IndexFault | None], card: Card | None = None
+    ) -> None:
+        """``files``: what ``read`` gave for each, or its fault; ``card``: the GPU of the dense leg, if any.
+
+        Raises ``IndexFault`` where no id can be read."""
         self.entry = entry
         self.torn: list[Torn] = []
         self.ids = _ids(entry, _whole(files, (IDS,))[IDS])
         self.passages = self._passages(files)
-        self.dense: Dense | None = self._load("dense", lambda whole: dense.load(entry.dense, whole, entry.rows), files)
+        self.dense: Dense | None = self._load(
+            "dense", lambda whole: dense.load(entry.dense, whole, entry.rows, card), files
+        )
         self.sparse: Sparse | None = self._load("sparse", lambda whole: Sparse(whole, entry.rows), files)
 
     def warm(self) -> None:

@@ -169,6 +169,22 @@ def test_one_gpu_is_shared_and_not_overdrawn() -> None:
     assert all("kv_cache_memory_bytes" in engine.engine_kwargs for engine in engines)
 
 
+@pytest.mark.parametrize("where", [("index", "embed_device"), ("retriever", "device")])
+def test_a_retriever_that_is_to_use_a_gpu_asks_for_one(where: tuple[str, str], tmp_path: Path) -> None:
+    raw = load(ROOT / "configs" / "local.yaml")
+    app = raw["applications"][0]
+    app["args"].setdefault(where[0], {})[where[1]] = "cuda"
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    with pytest.raises(
+        SetupError, match=rf"args\.{where[0]}\.{where[1]} is cuda, but the deployment Retriever has no num_gpus"
+    ):
+        serve_config.load(path)
+    next(item for item in app["deployments"] if item["name"] == "Retriever")["ray_actor_options"]["num_gpus"] = 0.1
+    path.write_text(yaml.safe_dump(raw))
+    serve_config.load(path)
+
+
 def test_cluster_scales_every_stage_and_engine() -> None:
     raw = load(ROOT / "configs" / "cluster.yaml")["applications"][0]
     assert all(item["autoscaling_config"]["max_replicas"] > 1 for item in raw["deployments"])

@@ -114,10 +114,13 @@ class IndexConfig(Legs):
         return Legs(**self.model_dump(include=set(Legs.model_fields)))
 
 
+_CLASS = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+
+
 def _implementation() -> Any:
     return Field(
         default=None,
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        pattern=_CLASS,
         description="'module:Class' that stands in for this stage: docs/customising.md.",
     )
 
@@ -269,6 +272,35 @@ class LoopConfig(_Config):
     min_support: float = Field(default=0.5, ge=0, le=1, description="A sentence with less support is not shown.")
 
 
+class WebConfig(_Config):
+    """``web_search``: off without an endpoint."""
+
+    endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s@]+$",
+        description="Answers ?q=...&format=json with results of url, title and content, as SearXNG does.",
+    )
+    private_endpoint: bool = Field(
+        default=False, description="The endpoint itself may have a private address; what it redirects to may not."
+    )
+    key_env: str | None = Field(
+        default=None, pattern=r"^[A-Z][A-Z0-9_]{0,99}$", description="Variable of the endpoint's bearer key."
+    )
+    results: int = Field(default=5, ge=1, le=20)
+    timeout_s: float = Field(default=8, gt=0, le=60)
+
+
+class ToolsConfig(_Config):
+    """What the model may call in mode ``tools``, and for how long."""
+
+    enabled: tuple[str, ...] | None = Field(default=None, description="Of the built-in tools; none: all of them.")
+    own: tuple[Annotated[str, Field(pattern=_CLASS)], ...] = Field(
+        default=(), description="Tools of your own, each a 'module:Class': docs/agent.md."
+    )
+    web: WebConfig = WebConfig()
+    timeout_s: float = Field(default=15, gt=0, le=600, description="One call.")
+
+
 class IngressConfig(_Config):
     max_body_bytes: int = Field(default=1_000_000, ge=1000, le=1_000_000_000)
     max_ongoing: int = Field(default=32, ge=1, le=10_000, description="Questions in progress per ingress replica.")
@@ -297,6 +329,7 @@ class AppConfig(_Config):
     reranker: RerankerConfig = RerankerConfig()
     generator: GeneratorConfig = GeneratorConfig()
     loop: LoopConfig = LoopConfig()
+    tools: ToolsConfig = ToolsConfig()
     ingress: IngressConfig = IngressConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 

@@ -48,6 +48,15 @@ def implementation(stage: Stage, ref: str | None, parts: Parts) -> Any:
 def load_class(stage: Stage, ref: str) -> type:
     """The class of ``module:Class``, with every method that the stage's port has, of the same kind and arguments."""
     field = f"{stage}.implementation"
+    found = load(field, ref)
+    for method, port in inspect.getmembers(PORTS[stage], inspect.isfunction):
+        if not method.startswith("_"):
+            _check_method(field, ref, found, method, port)
+    return found
+
+
+def load(field: str, ref: str) -> type:
+    """The class of ``module:Class``. Raises ``SetupError`` with the config's ``field``."""
     module, _, name = ref.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
@@ -55,9 +64,6 @@ def load_class(stage: Stage, ref: str) -> type:
         raise SetupError(f"{field}: '{ref}' cannot be loaded: {error}", field) from error
     if not inspect.isclass(found):
         raise SetupError(f"{field}: '{ref}' is no class.", field)
-    for method, port in inspect.getmembers(PORTS[stage], inspect.isfunction):
-        if not method.startswith("_"):
-            _check_method(field, ref, found, method, port)
     return found
 
 

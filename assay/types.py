@@ -152,7 +152,9 @@ class Scores:
 class Chunk:
     """A passage. ``document_text[start:end] == text``, in characters of the document's text as the store keeps it.
 
-    ``hidden``: no reader of the file sees this text (an invisible layer, a hidden sheet), so it is not to be trusted."""
+    ``hidden``: no reader of the file sees this text (an invisible layer, a hidden sheet), so it is not to be trusted.
+    ``untrusted``: it is not of the collection but of the web. A passage that is no chunk of the index, such as a part of a
+    document that was looked up, has a negative id."""
 
     id: int
     doc_id: str
@@ -166,6 +168,7 @@ class Chunk:
     heading: tuple[str, ...] = ()
     page: int | None = None
     hidden: bool = False
+    untrusted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

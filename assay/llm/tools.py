@@ -5,6 +5,7 @@ What the model wrote wrong is a value too (``ToolUse.fault``): it is told so as 
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from assay.errors import SetupError
@@ -70,19 +71,27 @@ def _arguments(spec: ToolSpec, written: str) -> tuple[Any, str | None]:
 
 def schema_fault(schema: str, value: Any, what: str) -> str | None:
     """What of ``value`` is not of the JSON schema: its place and the reason, in one bounded line."""
+    from jsonschema.exceptions import best_match
+
+    wrong = best_match(_validator(schema).iter_errors(value))
+    if wrong is None:
+        return None
+    place = "".join(f"[{part!r}]" for part in wrong.absolute_path)
+    return f"{what} are not of their schema: {place}{' ' if place else ''}{wrong.message[:_FAULT_CHARS]}"
+
+
+@lru_cache(maxsize=64)
+def _validator(schema: str) -> Any:
+    """A schema's validator; checking the schema itself takes longer than all that is done with it."""
     from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError, best_match
+    from jsonschema.exceptions import SchemaError
 
     try:
         parsed = json.loads(schema)
         Draft202012Validator.check_schema(parsed)
     except (ValueError, SchemaError) as error:
         raise SetupError(f"A JSON schema in use is no JSON schema: {str(error)[:_FAULT_CHARS]}") from None
-    wrong = best_match(Draft202012Validator(parsed).iter_errors(value))
-    if wrong is None:
-        return None
-    place = "".join(f"[{part!r}]" for part in wrong.absolute_path)
-    return f"{what} are not of their schema: {place}{' ' if place else ''}{wrong.message[:_FAULT_CHARS]}"
+    return Draft202012Validator(parsed)
 
 
 def _no_number(name: str) -> NoReturn:

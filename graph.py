@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ray.serve import Application
 
+from assay import calibration
 from assay.config import AppConfig
 from assay.custom import check_implementations
 from assay.models import resolve_model
@@ -32,6 +33,7 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     """Stages that name the same engine share it. ``models``: engine -> model folder or id, for its tokenizer."""
     check_implementations(args)
     prompts = Prompts.load(args.prompts)
+    args = calibration.apply(args, models[args.reranker.engine], prompts)
     evaluating, writing = args.reranker.engine, args.generator.engine
     retriever = Retriever.bind(args.index, args.retriever, embedder)
     expander = Expander.bind(args.planning, engines[args.expander.engine], prompts)

@@ -13,6 +13,7 @@ COMMANDS = {
     "compact": ("assay.cli.compact", "Merge what many ingestions left."),
     "buckets": ("assay.cli.buckets", "Show, infer and set the buckets' schemas."),
     "search": ("assay.cli.search", "Search an index, without a running graph."),
+    "calibrate": ("deployments.calibrate", "Fit how a model reranks and grades, on labelled data."),
     "eval": ("assay.cli.eval", "Measure how well searches rank, on judged queries."),
     "batch": ("deployments.batch", "Answer a file of questions with a running graph."),
     "ask": ("assay.cli.ask", "Ask a running graph a question and watch it work."),

@@ -1,11 +1,13 @@
 """The one config tree. Validated before any replica starts; every default runs on a laptop; units stand in the names."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from assay.frozen import Frozen as _Config
 from assay.llm.endpoint import Capability, EndpointConfig, Strategy
+from assay.logistic import Logistic
 from assay.schemas import STEPS, Step
 
 
@@ -187,36 +189,45 @@ class RetrieverConfig(_Config):
     implementation: str | None = _implementation()
 
 
-Feature = Literal["word_coverage", "name_coverage", "likelihood_gain", "similarity"]
+class GradeConfig(Logistic):
+    """P(enough) over the features of ``assay.features``. These defaults use no model, and hold until one is calibrated."""
 
-
-class GradeConfig(_Config):
-    """A logistic over measured features, each relative to its mean; fitted for one model by ``bench.fit_grade``.
-
-    A feature that was not measured (a stage was degraded) counts as its mean."""
-
-    intercept: float = -0.389
-    weights: dict[Feature, float] = {
-        "word_coverage": 1.809,
-        "name_coverage": 1.802,
-        "likelihood_gain": 0.422,
-        "similarity": 1.815,
+    intercept: float = -0.5311
+    weights: Mapping[str, float] = {
+        "words": -1.2366,
+        "word_coverage": -0.4384,
+        "name_coverage": 1.286,
+        "phrase_coverage": 1.0071,
+        "linked": 0.9043,
+        "link_gain": 7.1422,
+        "two_coverage": 1.8825,
+        "asked_links": -1.2809,
+        "bridge": 1.4377,
+        "sentence_lead": 1.7962,
+        "pairs": 0.7272,
+        "kind": 1.1701,
+        "denied": -1.6328,
+        "similarity": 2.5723,
     }
-    means: dict[Feature, float] = {
-        "word_coverage": 0.721,
-        "name_coverage": 0.787,
-        "likelihood_gain": 1.472,
-        "similarity": 0.537,
+    means: Mapping[str, float] = {
+        "words": 0.7979,
+        "word_coverage": 0.7341,
+        "name_coverage": 0.7957,
+        "phrase_coverage": 0.7546,
+        "linked": 0.3354,
+        "link_gain": 0.0138,
+        "two_coverage": 0.0958,
+        "asked_links": 0.2475,
+        "bridge": 0.1262,
+        "sentence_lead": 0.1652,
+        "pairs": 0.3406,
+        "kind": 0.9554,
+        "denied": 0.0235,
+        "similarity": 0.5467,
     }
     min_answer: float = Field(
         default=0.25, ge=0, le=1, description="When the search ends below this, the answer says that nothing was found."
     )
-
-    @model_validator(mode="after")
-    def _same_features(self) -> "GradeConfig":
-        if set(self.weights) != set(self.means):
-            raise ValueError(f"weights and means name different features: {sorted(self.weights)}, {sorted(self.means)}")
-        return self
 
 
 RerankMethod = Literal["likelihood", "pointwise", "score", "listwise"]
@@ -229,6 +240,10 @@ class RerankerConfig(_Config):
         description="likelihood: of the question after the passage, right for small models; pointwise: yes or no; score: "
         "expected grade from 0 to 10; listwise: one call for all passages, for large models.",
     )
+    calibration: str = Field(
+        default="auto",
+        description="'auto': configs/calibration/<model>.json, where there is one for the model's weights; 'none'; or a file.",
+    )
     threshold: float | None = Field(
         default=None,
         description="Passages with less are dropped: nats per token (likelihood), or 0 to 1 (the other methods).",
@@ -236,11 +251,15 @@ class RerankerConfig(_Config):
     candidates: int = Field(default=8, ge=1, le=200, description="The best of the fused list, scored by the model.")
     passage_tokens: int = Field(default=96, ge=16, le=8192)
     weight: float = Field(
-        default=0.5, ge=0, le=1, description="Share of the model's value; the fused score has the rest."
+        default=0.5,
+        ge=-1,
+        le=1,
+        description="Share of the model's value; the fused score has the rest. Below 0 its order is turned round.",
     )
     timeout_s: float = Field(default=15, gt=0, le=600)
     implementation: str | None = _implementation()
     grade: GradeConfig = GradeConfig()
+    uncalibrated: str = Field(default="", description="Set when the graph is built: why the model has no calibration.")
 
 
 class GeneratorConfig(_Config):

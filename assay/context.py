@@ -1,5 +1,6 @@
-"""Which part of a passage, or of what stands around it, a hit is shown with."""
+"""Which part of a passage, or of what stands around it, a hit is shown with, and a model is given."""
 
+from assay.ports import Tokenizer
 from assay.sentences import Span, sentences
 from assay.text import content_terms
 
@@ -17,6 +18,23 @@ def window(text: str, chunk: Span, question: str, chars: int) -> Span:
     before = min(start, max(spare // 2, spare - (len(text) - end)))
     first, last = start - before, min(len(text), end + spare - before)
     return _whole_words(text, (first, last), (0, len(text)))
+
+
+def focus(text: str, question: str, tokens: int, tokenizer: Tokenizer) -> str:
+    """The text as it is, or where it has more than ``tokens`` the whole sentences around the one that shares most with the
+    question, as many as fit; a sentence that is longer by itself is cut."""
+    if tokenizer.count(text) <= tokens:
+        return text
+    spans = sentences(text) or [(0, len(text))]
+    first = last = spans.index(_best(text, question)) if len(spans) > 1 else 0
+    left = tokens - tokenizer.count(text[slice(*spans[first])])
+    grown = True
+    while grown:
+        grown = False
+        for at in (last + 1, first - 1):
+            if 0 <= at < len(spans) and (cost := tokenizer.count(text[slice(*spans[at])]) + 1) <= left:
+                first, last, left, grown = min(first, at), max(last, at), left - cost, True
+    return tokenizer.truncate(text[spans[first][0] : spans[last][1]], tokens)
 
 
 def _best(text: str, question: str) -> Span:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from assay.types import Evidence, Hit
+from assay.types import Evidence, Gain, Hit
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Found:
 
     hit: Hit
     score: float
-    gain: float | None
+    gain: Gain | None
     round: int
 
 

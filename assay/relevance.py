@@ -17,7 +17,7 @@ from assay.errors import BadModelOutput
 from assay.ports import LLM
 from assay.schemas import Usage
 from assay.templates import Prompts
-from assay.types import CompletionRequest, ItemScore, Message, ScoreItem, ScoreRequest, Scores
+from assay.types import CompletionRequest, Gain, ItemScore, Message, ScoreItem, ScoreRequest, Scores
 
 # What the question's likelihood is compared with: the same question after no passage at all.
 NO_PASSAGE = "A question:"
@@ -28,10 +28,10 @@ BEST = 10  # of the grades that ``score`` and ``listwise`` ask for
 class Relevance:
     """One value per passage, higher is better; NaN where it could not be scored, and ``fault`` says why for the first.
 
-    ``gains``: nats per token by which the passage makes the question more likely, where the method measures that, else NaN."""
+    ``gains``: where the method measures how much more likely the passage makes the question."""
 
     values: tuple[float, ...]
-    gains: tuple[float, ...]
+    gains: tuple[Gain | None, ...]
     usage: Usage
     fault: str | None = None
 
@@ -52,9 +52,13 @@ def method(name: RerankMethod, llm: LLM, prompts: Prompts) -> Method:
     return methods[name](llm, prompts)
 
 
-def mean_gain(score: ItemScore, alone: ItemScore) -> float:
-    """Nats per token by which a passage makes the question more likely; NaN where either could not be scored."""
-    return score.mean - alone.mean if score.fault is None and alone.fault is None else math.nan
+def gain_of(score: ItemScore, alone: ItemScore) -> Gain | None:
+    """Of a question after a passage, against the question alone; None where either could not be scored."""
+    if score.fault is not None or alone.fault is not None:
+        return None
+    each = [with_it - without for with_it, without in zip(score.each, alone.each, strict=False)]
+    mean = score.mean - alone.mean
+    return Gain(mean, min(each, default=mean))
 
 
 class Likelihood:
@@ -68,8 +72,8 @@ class Likelihood:
         alone = ScoreItem(NO_PASSAGE, f" {question}")
         scores = await self._llm.score(ScoreRequest((alone, *items), request_id=request_id))
         first, rest = scores.items[0], scores.items[1:]
-        gains = tuple(mean_gain(score, first) for score in rest)
-        return _checked(gains, scores, gains)
+        gains = tuple(gain_of(score, first) for score in rest)
+        return _checked(tuple(math.nan if gain is None else gain.mean for gain in gains), scores, gains)
 
 
 class Pointwise:
@@ -132,7 +136,7 @@ class Listwise:
             raise BadModelOutput(f"the grades of the passages are not of their schema: {e.error_count()} errors") from e
         if len(grades) != len(passages) or not all(0 <= grade <= BEST for grade in grades):
             raise BadModelOutput(f"{len(grades)} grades for {len(passages)} passages, or one out of 0 to {BEST}")
-        return Relevance(tuple(g / BEST for g in grades), (math.nan,) * len(grades), completion.usage)
+        return Relevance(tuple(g / BEST for g in grades), (None,) * len(grades), completion.usage)
 
 
 def _schema(passages: int) -> str:
@@ -163,8 +167,8 @@ def _among(row: Sequence[ItemScore]) -> list[float] | None:
     return [weight / sum(weights) for weight in weights]
 
 
-def _checked(values: tuple[float, ...], scores: Scores, gains: tuple[float, ...] = ()) -> Relevance:
+def _checked(values: tuple[float, ...], scores: Scores, gains: tuple[Gain | None, ...] = ()) -> Relevance:
     fault = next((score.fault for score in scores.items if score.fault is not None), None)
     if values and all(map(math.isnan, values)):
         raise BadModelOutput(f"No passage could be scored: {fault}")
-    return Relevance(values, gains or (math.nan,) * len(values), scores.usage, fault)
+    return Relevance(values, gains or (None,) * len(values), scores.usage, fault)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.config import RerankerConfig
+from assay.context import focus
 from assay.grade import FeatureGrader
 from assay.ports import LLM, Tokenizer
 from assay.relevance import method
@@ -22,9 +23,18 @@ def standardise(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def blend(first: Sequence[float], second: Sequence[float], weight: float) -> NDArray[np.float64]:
-    """``weight`` of the standardised second list and the rest of the first; an unknown (NaN) second leaves the first alone."""
+    """``weight`` of the standardised second list (turned round where it is negative) and the rest of the first; an unknown
+    (NaN) second leaves the first alone."""
     a, b = standardise(np.asarray(first, float)), standardise(np.asarray(second, float))
-    return np.where(np.isnan(b), a, (1 - weight) * a + weight * b)
+    return np.where(np.isnan(b), a, (1 - abs(weight)) * a + weight * b)
+
+
+def passage(question: str, hit: Hit, tokens: int, tokenizer: Tokenizer) -> str:
+    """What the model is given of a hit: under its heading, and of a longer text the part that is nearest to the question."""
+    headings = " > ".join(dict.fromkeys(filter(None, (hit.chunk.title, *hit.chunk.heading))))
+    where = tokenizer.truncate(headings, tokens // 2)
+    text = focus(hit.chunk.text, question, tokens - tokenizer.count(where), tokenizer)
+    return f"{where}\n{text}" if where else text
 
 
 class LLMReranker:
@@ -46,11 +56,13 @@ class LLMReranker:
         below it are dropped, and so is the unscored rest, of which nobody knows.
         """
         head, tail = request.hits[: self._config.candidates], request.hits[self._config.candidates :]
-        found = await self._method.score(request.question, [self._passage(hit) for hit in head], request.request_id)
+        size = self._config.passage_tokens
+        passages = [passage(request.question, hit, size, self._tokenizer) for hit in head]
+        found = await self._method.score(request.question, passages, request.request_id)
         order = blend([hit.score for hit in head], found.values, self._config.weight)
         bound = self._config.threshold
         ranked = [
-            Ranked(hit, float(score), None if math.isnan(gain) else gain)
+            Ranked(hit, float(score), gain)
             for hit, score, value, gain in zip(head, order, found.values, found.gains, strict=True)
             if bound is None or not value < bound  # one that is unknown stays
         ]
@@ -59,7 +71,3 @@ class LLMReranker:
             floor = ranked[-1].score if ranked else 0.0
             ranked += [Ranked(hit, floor - 1.0 - rank, None) for rank, hit in enumerate(tail)]
         return Reranked(tuple(ranked[: request.keep]), found.usage, sum(map(math.isnan, found.values)))
-
-    def _passage(self, hit: Hit) -> str:
-        where = " > ".join(dict.fromkeys([hit.chunk.title, *hit.chunk.heading]))
-        return self._tokenizer.truncate(f"{where}\n{hit.chunk.text}", self._config.passage_tokens)

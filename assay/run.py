@@ -373,6 +373,8 @@ class Run:
 
     async def rerank(self) -> AsyncGenerator[ev.Event]:
         assert self.found is not None
+        if self.round == 1 and (why := self.config.reranker.uncalibrated):
+            yield self.ledger.fell_back("reranker", f"not calibrated: {why}", "weights that are no model's own")
         hits, keep = self.evidence.new(self.found.hits), top_k(self.request, self.config)
         done = Reranked(tuple(Ranked(hit, hit.score, None) for hit in hits), usage=Usage())
         if self.request.options.rerank:

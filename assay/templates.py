@@ -29,7 +29,8 @@ class Prompt:
     a template again, and opens no turn of the chat."""
 
     def __init__(self, name: str, text: str, file: str) -> None:
-        self._template = Template(text.strip("\n"))
+        self.text = text.strip("\n")
+        self._template = Template(self.text)
         allowed = f"its holes are: {', '.join(f'${hole}' for hole in HOLES[name]) or 'none'} ($$ is a dollar sign)"
         if not self._template.is_valid():
             raise SetupError(f"{file} has a $ that begins no hole; {allowed}.", "prompts", HOLES[name])

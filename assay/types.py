@@ -131,6 +131,8 @@ class ItemScore:
     logprob: float
     tokens: int
     fault: str | None = None
+    each: tuple[float, ...] = ()
+    """Of each token, where the engine says so."""
 
     @property
     def mean(self) -> float:
@@ -353,15 +355,24 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Gain:
+    """By how many nats a passage makes the question more likely: ``mean`` of its tokens, and ``least`` of any of them,
+    which is what the passage does not explain."""
+
+    mean: float
+    least: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """A chunk in a slot (E1, E2, ...) that keeps its name for the whole question. ``gain`` is the likelihood gain of the
-    question given this passage, per token in nats; None where the reranker did not score it."""
+    """A chunk in a slot (E1, E2, ...) that keeps its name for the whole question. ``gain`` is None where the reranker did not
+    score it by likelihood."""
 
     slot: str
     hit: Hit
     score: float
     round: int
-    gain: float | None = None
+    gain: Gain | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +389,7 @@ class Ranked:
 
     hit: Hit
     score: float
-    gain: float | None
+    gain: Gain | None
 
 
 @dataclass(frozen=True, slots=True)

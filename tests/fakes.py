@@ -40,7 +40,8 @@ def overlap_score(item: ScoreItem) -> ItemScore:
     words, known = terms(item.continuation), set(terms(item.context))
     if not words:
         return ItemScore(math.nan, 0, "empty continuation")
-    return ItemScore(sum(-1.0 if word in known else -4.0 for word in words), len(words))
+    each = tuple(-1.0 if word in known else -4.0 for word in words)
+    return ItemScore(sum(each), len(each), each=each)
 
 
 class ScriptedLLM:

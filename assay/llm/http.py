@@ -335,7 +335,7 @@ def _item_score(answer: dict[str, Any], tokens: list[int], shared: int) -> ItemS
         return ItemScore(math.nan, 0, "the endpoint returned no score")
     if not all(map(math.isfinite, logprobs)):
         return ItemScore(math.nan, 0, "the endpoint returned no score")
-    return ItemScore(sum(logprobs), len(logprobs))
+    return ItemScore(sum(logprobs), len(logprobs), each=tuple(logprobs))
 
 
 def _retry_after(header: str | None) -> float | None:

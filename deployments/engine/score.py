@@ -64,7 +64,7 @@ class Scorer:
             return ItemScore(math.nan, 0, str(error)), Usage()
         if len(logprobs) != job.tail or not all(map(math.isfinite, logprobs)):
             return ItemScore(math.nan, 0, "the engine returned no score"), usage
-        return ItemScore(sum(logprobs), job.tail), usage
+        return ItemScore(sum(logprobs), job.tail, each=tuple(logprobs)), usage
 
     async def _single(self, job: _Job, request: ScoreRequest) -> tuple[list[float], Usage]:
         """One token needs no log-probabilities of the prompt: the next token's distribution holds it."""

@@ -8,13 +8,15 @@ import pytest
 from assay.config import ExpanderConfig, GradeConfig, RerankerConfig, RerankMethod
 from assay.errors import BadModelOutput, SetupError
 from assay.expand import LLMExpander, distinct
-from assay.grade import FeatureGrader, features, follow_up, uncovered
+from assay.features import of_evidence
+from assay.grade import FeatureGrader, follow_up, uncovered
 from assay.plan import plan_schema
 from assay.rerank import LLMReranker, blend
 from assay.templates import Prompt
 from assay.types import (
     CompletionRequest,
     Evidence,
+    Gain,
     GradeRequest,
     Hit,
     ItemScore,
@@ -108,7 +110,7 @@ async def test_rerank_orders_by_likelihood_and_keeps_the_gain() -> None:
     llm = ScriptedLLM()
     done = await LLMReranker(llm, WordTokenizer(), RerankerConfig()).rerank(RerankRequest(QUESTION, HITS, 2))
     assert [r.hit.chunk.id for r in done.ranked] == [2, 1]
-    assert done.ranked[0].gain is not None and done.ranked[0].gain > 0
+    assert done.ranked[0].gain is not None and done.ranked[0].gain.mean > 0 == done.ranked[0].gain.least
     assert len(llm.history) == 1, "one batch for all passages"
 
 
@@ -187,14 +189,15 @@ def test_blend_ignores_what_is_unknown() -> None:
     assert blend([1, 1, 1], [3, 2, 1], 0.5).argmax() == 0
 
 
-def found(*texts: str, gain: float | None = 0.8) -> tuple[Evidence, ...]:
+def found(*texts: str, mean: float | None = 0.8) -> tuple[Evidence, ...]:
+    gain = None if mean is None else Gain(mean, mean)
     return tuple(Evidence(f"E{n}", Hit(chunk(n, t), 1.0, {}, 0.6), 1.0, 1, gain) for n, t in enumerate(texts, 1))
 
 
 async def test_grades_are_probabilities_that_rise_with_coverage() -> None:
     grader = FeatureGrader(GradeConfig())
     good = await grader.grade(GradeRequest(QUESTION, found("The Moon causes ocean tides.")))
-    bad = await grader.grade(GradeRequest(QUESTION, found("Stars burn hydrogen.", gain=-0.5)))
+    bad = await grader.grade(GradeRequest(QUESTION, found("Stars burn hydrogen.", mean=-0.5)))
     for grade in (good, bad):
         assert grade.p_enough + grade.p_more + grade.p_clarify == pytest.approx(1)
     assert good.p_enough > bad.p_enough
@@ -206,12 +209,12 @@ async def test_no_evidence_is_never_enough() -> None:
 
 
 async def test_a_question_without_content_asks_back() -> None:
-    grade = await FeatureGrader(GradeConfig()).grade(GradeRequest("What about it?", found("x", gain=-2.0)))
+    grade = await FeatureGrader(GradeConfig()).grade(GradeRequest("What about it?", found("x", mean=-2.0)))
     assert grade.p_clarify > grade.p_more
 
 
 def test_an_unmeasured_feature_is_absent_not_zero() -> None:
-    assert "likelihood_gain" not in features(QUESTION, found("ocean", gain=None))
+    assert "likelihood_gain" not in of_evidence(QUESTION, found("ocean", mean=None))
 
 
 def test_the_follow_up_asks_for_what_is_missing() -> None:

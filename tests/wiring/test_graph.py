@@ -96,7 +96,8 @@ def test_a_question_goes_through_every_stage(driver: tuple[RemoteDriver, bool]) 
     for citation in response.citations:
         assert text[slice(*citation.span)] == citation.quote or citation.uri != "moon.md"
     stages = {d.stage for d in response.degraded}
-    assert stages == ({"expander", "reranker", "generator"} if down else set())
+    assert stages == ({"expander", "reranker", "generator"} if down else {"reranker"})
+    assert any(d.reason.startswith("not calibrated") for d in response.degraded), "the scripted engine is no SmolLM2"
     assert {"plan", "retrieve", "rerank", "grade", "generate", "driver", "hops", "total"} <= set(response.timings_ms)
 
 

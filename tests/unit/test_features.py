@@ -1,0 +1,55 @@
+"""What is measured of a question and its evidence."""
+
+from dataclasses import replace
+
+from assay.features import leads, of_evidence, phrases
+from assay.types import Evidence, Hit
+from tests.fakes import chunk
+
+QUESTION = "Which city is the birthplace of the director of The Quiet River?"
+FILM = ("The Quiet River (film)", "The Quiet River is a 1962 film directed by Ana Moreno. It was shot in Chile.")
+DIRECTOR = ("Ana Moreno", "Ana Moreno was a film director. Her birthplace is the city of Valdivia.")
+RIVER = ("Rivers", "A river is a stream of water that runs into the sea.")
+
+
+def evidence(*passages: tuple[str, str]) -> tuple[Evidence, ...]:
+    chunks = [replace(chunk(n, text, title), heading=()) for n, (title, text) in enumerate(passages, 1)]
+    return tuple(Evidence(f"E{c.id}", Hit(c, 1.0), 1.0, 1) for c in chunks)
+
+
+def test_a_passage_that_names_anothers_title_makes_a_link_that_covers_the_question() -> None:
+    both, one = of_evidence(QUESTION, evidence(FILM, DIRECTOR)), of_evidence(QUESTION, evidence(FILM, RIVER))
+    assert both["link_gain"] > 0 and both["bridge"] == both["linked"] == 1
+    assert one["link_gain"] == one["bridge"] == one["linked"] == 0
+    assert both["word_coverage"] > one["word_coverage"]
+
+
+def test_passages_of_one_document_do_not_link_to_each_other() -> None:
+    twice = evidence(FILM, (FILM[0], "The Quiet River won a prize."))
+    assert of_evidence(QUESTION, twice)["linked"] == 0
+
+
+def test_a_title_is_named_as_a_word_not_as_letters() -> None:
+    asked = of_evidence("What is the art of Particia?", evidence(("Art", "Art is made."), ("Part", "An art.")))
+    assert asked["two_coverage"] == 0 and asked["linked"] == 1
+    assert of_evidence("Who?", evidence(("Art", "x"), ("B", "A party in Parton.")))["linked"] == 0
+
+
+def test_a_comparison_asks_for_both_titles() -> None:
+    found = of_evidence("Are Ana Moreno and Rivers the same?", evidence(DIRECTOR, RIVER))
+    assert found["two_coverage"] == found["word_coverage"] > 0
+
+
+def test_no_evidence_measures_nothing_and_nothing_measured_is_absent() -> None:
+    assert of_evidence(QUESTION, ()) == {}
+    assert {"likelihood_gain", "similarity"}.isdisjoint(of_evidence(QUESTION, evidence(FILM)))
+
+
+def test_names_are_runs_of_capitals_with_function_words_inside() -> None:
+    assert phrases("did the University of Chile open in 1842?") == (("universiti", "chile"), ("1842",))
+
+
+def test_leads_are_the_evidences_own_names_nearest_to_the_question_first() -> None:
+    found = leads(QUESTION, evidence(FILM, RIVER), 2)
+    assert found[0] == "Ana Moreno"
+    assert "Ana Moreno" not in leads(QUESTION, evidence(FILM, DIRECTOR), 9), "its passage is there already"

@@ -36,6 +36,10 @@ class EngineConfig(_Config):
     enforce_eager: bool = True
     reasoning_parser: str | None = None
     strategy: Strategy = Field(default="instruct", description="'thinking': the model reasons before it answers.")
+    grammars: Literal["xgrammar", "guidance"] = Field(
+        default="xgrammar",
+        description="What holds constrained outputs. guidance can also hold quotes to their passage, and is slower to warm up.",
+    )
     tool_parser: str | None = Field(
         default=None,
         description="vLLM's parser for the model's tool calls, such as hermes; none: it can call no tools.",
@@ -74,7 +78,9 @@ class EngineConfig(_Config):
     @property
     def can(self) -> frozenset[Capability]:
         always: tuple[Capability, ...] = ("json_schema", "regex", "choice", "score")
-        return frozenset((*always, "tools") if self.tool_parser else always)
+        tools: tuple[Capability, ...] = ("tools",) if self.tool_parser else ()
+        grammar: tuple[Capability, ...] = ("grammar",) if self.grammars == "guidance" else ()
+        return frozenset((*always, *tools, *grammar))
 
 
 AnyEngine = Annotated[
@@ -264,11 +270,14 @@ class RerankerConfig(_Config):
 
 class GeneratorConfig(_Config):
     engine: str = "small"
-    style: Literal["extract", "prose"] = Field(default="extract", description="What 'auto' means for this model.")
+    style: Literal["extract", "prose", "list", "table"] = Field(
+        default="extract", description="What 'auto' means for this model; a plan may choose another of the last three."
+    )
     candidates: int = Field(default=8, ge=1, le=100, description="extract: sentences that the model scores.")
     sentences: int = Field(default=3, ge=1, le=10, description="Most sentences of an answer.")
+    items: int = Field(default=12, ge=1, le=100, description="Most items of a list, and rows of a table.")
     evidence_tokens: int = Field(
-        default=1200, ge=64, le=1_000_000, description="prose: the evidence's share of the prompt."
+        default=1200, ge=64, le=1_000_000, description="written styles: the evidence's share of the prompt."
     )
     timeout_s: float = Field(default=30, gt=0, le=600)
     implementation: str | None = _implementation()

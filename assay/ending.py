@@ -2,20 +2,24 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 from ulid import ULID
 
 from assay import events as ev
+from assay.checking import Checking, not_covered
 from assay.errors import AssayError
 from assay.run import Run
-from assay.schemas import Answer, AnswerStatus, AskResponse, Citation, EvidenceRef, Sentence, TerminatedBy
-from assay.statements import no_results, nothing_found
+from assay.schemas import Answer, AnswerStatus, AskResponse, Citation, EvidenceRef, Sentence, Source, TerminatedBy
+from assay.statements import left_out, no_results, not_written, nothing_found
 from assay.text import sentences
-from assay.types import Draft, Evidence, GenerateEvent, GenerateRequest
-from assay.verify import Verifier
+from assay.tongues import language_of
+from assay.types import Draft, Evidence, GenerateEvent, GenerateRequest, GenerateStyle, Verified
 
 # The fallback's quote: sentences from the top passage's start, up to about this many characters.
 QUOTE_CHARS = 400
+# A plain answer may be about the conversation itself.
+HISTORY_TURNS = 8
 
 
 def top_passage(evidence: Evidence) -> Draft:
@@ -33,20 +37,26 @@ def top_passage(evidence: Evidence) -> Draft:
 class Ending:
     def __init__(self, run: Run) -> None:
         self._run, self._ledger = run, run.ledger
-        style = run.request.style
-        self._style = run.config.generator.style if style == "auto" else style
+        self._style = _style(run)
+        self._text = ""
+        self._header: Draft | None = None
         self._sentences: list[Sentence] = []
         self._citations: list[Citation] = []
+        self._missing: list[str] = []
         self._statement: str | None = None
         self._partial = False
 
     async def events(self) -> AsyncGenerator[ev.Event]:
-        if await self._answerable():
+        if not self._run.plan.search:
+            async with aclosing(self._plain()) as events:
+                async for event in events:
+                    yield event
+        elif await self._answerable():
             yield self._run.status("answering")
             async with aclosing(self._generate()) as events:
                 async for event in events:
                     yield event
-        if not self._sentences:
+        if not self._text and self._run.plan.search:
             yield self._say_why()
         yield ev.CompletedEvent(response=self._response())
 
@@ -56,6 +66,25 @@ class Ending:
             return False
         grade = run.grade or await run.measure()
         return grade.p_enough >= run.config.reranker.grade.min_answer
+
+    async def _plain(self) -> AsyncGenerator[ev.Event]:
+        """An answer to what needs no documents. It is not verified, and marked as what it is by its style."""
+        self._run.end = "answered"
+        yield self._run.status("answering")
+        try:
+            async with aclosing(self._drafts((), "plain")) as items:
+                async for item in items:
+                    for event in self._told(item):
+                        yield event
+                    if item.draft is not None:
+                        yield self._say(item.draft.text, "\n")
+        except AssayError as error:
+            self._partial = True
+            yield self._ledger.fell_back("generator", error, "the part so far" if self._text else "no answer")
+            if not self._text:
+                self._statement = not_written(self._run.plan.reason)
+                yield self._say(self._statement)
+        self._ledger.note("generate", f"without a search: {self._run.plan.reason}")
 
     def _say_why(self) -> ev.Event:
         """Clarify from facts, or say plainly that nothing was found and what was searched."""
@@ -67,47 +96,63 @@ class Ending:
             return ev.ClarifyEvent(clarification=run.clarification)
         if run.end != "deadline" or run.evidence.all:
             run.end = "no_evidence"
-        self._statement = nothing_found(run.searched, run.request.buckets, run.explain)
-        return ev.AnswerEvent(delta=self._statement)
+        self._statement = nothing_found(run.searched, run.scope.buckets, run.explain)
+        return self._say(self._statement)
 
     async def _generate(self) -> AsyncGenerator[ev.Event]:
         """A verified sentence at a time; when the generator fails before the first, the top passage, quoted and cited."""
         evidence = self._run.best()
-        verifier = Verifier(evidence, self._run.config.loop.min_support)
-        dropped = 0
+        checking = Checking(self._run, evidence)
         try:
-            async with aclosing(self._drafts(evidence)) as items:
+            async with aclosing(self._drafts(evidence, self._style)) as items:
                 async for item in items:
-                    if item.usage is not None:
-                        self._ledger.usage += item.usage
-                    if item.degraded is not None:
-                        yield self._ledger.fell_back(item.degraded.stage, item.degraded.reason, item.degraded.fallback)
-                    if item.reasoning:
-                        yield ev.ReasoningEvent(delta=item.reasoning)
-                    if item.draft is not None:
-                        shown = self._show(item.draft, verifier)
-                        dropped += not shown
-                        for event in shown:
-                            yield event
+                    for event in self._told(item):
+                        yield event
+                    if item.draft is not None and item.draft.form == "header":
+                        self._header = checking.header(item.draft)
+                    elif item.draft is not None:
+                        async for found in checking.check(item.draft):
+                            for event in self._show(item.draft, found) if isinstance(found, Verified) else [found]:
+                                yield event
         except AssayError as error:
             if self._sentences:
                 self._partial = True
                 yield self._ledger.fell_back("generator", error, "the sentences so far")
             else:
                 yield self._ledger.fell_back("generator", error, "the top passage, quoted")
-                for event in self._show(top_passage(evidence[0]), verifier):
-                    yield event
-        if dropped:
-            yield self._ledger.fell_back("verify", f"{dropped} sentences without support", "left out")
+                draft = top_passage(evidence[0])
+                async for found in checking.check(draft):
+                    for event in self._show(draft, found) if isinstance(found, Verified) else [found]:
+                        yield event
+        if checking.removed:
+            yield self._ledger.fell_back("verify", f"{checking.removed} sentences without support", "left out")
+            if self._sentences:
+                self._missing = not_covered(self._run.plan, [c.quote for c in self._citations])
+                yield self._say(left_out(checking.removed, self._missing), "\n\n")
         self._ledger.note("generate", f"{len(self._sentences)} sentences, {len(self._citations)} citations")
 
-    async def _drafts(self, evidence: tuple[Evidence, ...]) -> AsyncGenerator[GenerateEvent]:
+    def _told(self, item: GenerateEvent) -> list[ev.Event]:
+        """What the generator says beside its drafts."""
+        if item.usage is not None:
+            self._ledger.usage += item.usage
+        if item.degraded is not None:
+            return [self._ledger.fell_back(item.degraded.stage, item.degraded.reason, item.degraded.fallback)]
+        return [ev.ReasoningEvent(delta=item.reasoning)] if item.reasoning else []
+
+    def _say(self, text: str, lead: str = "") -> ev.AnswerEvent:
+        """What is streamed is, to the character, the text of the answer."""
+        delta = (lead if self._text else "") + text
+        self._text += delta
+        return ev.AnswerEvent(delta=delta)
+
+    async def _drafts(self, evidence: tuple[Evidence, ...], style: GenerateStyle) -> AsyncGenerator[GenerateEvent]:
         """The generator's events, under one deadline for all of them together."""
         run, clock = self._run, self._ledger.budget.clock
         request = GenerateRequest(
             question=run.plan.query,
             evidence=evidence,
-            style=self._style,
+            style=style,
+            history=run.history[-HISTORY_TURNS:] if style == "plain" else (),
             answer_tokens=self._ledger.budget.answer_tokens,
             request_id=run.id,
         )
@@ -120,23 +165,30 @@ class Ending:
                     return
                 yield item
 
-    def _show(self, draft: Draft, verifier: Verifier) -> list[ev.Event]:
-        verified = verifier.verify(draft)
-        if verified is None:
-            return []
+    def _show(self, draft: Draft, verified: Verified) -> list[ev.Event]:
         numbers = list(dict.fromkeys(c.number for c in verified.citations))
-        lead = "\n" if self._sentences else ""
+        lead = " " if self._style == "prose" else "\n"
+        text = f"- {verified.text}" if draft.form == "item" else verified.text
+        said: list[ev.Event] = []
+        if self._header is not None:
+            said.append(self._say(_header(self._header)))
+            self._header = None
         self._sentences.append(Sentence(text=verified.text, citations=numbers, support=verified.support))
         self._citations.extend(verified.citations)
-        delta = lead + _marked(self._sentences[-1])
-        return [ev.AnswerEvent(delta=delta), *(ev.CitationEvent(citation=c) for c in verified.citations)]
+        said.append(self._say(_marked(text, numbers), lead))
+        return [*said, *(ev.CitationEvent(citation=c) for c in verified.citations)]
 
     def _answer(self) -> Answer | None:
-        if self._statement is not None:
-            return Answer(text=self._statement, style="statement")
-        if not self._sentences:
+        if not self._text:
             return None
-        return Answer(text="\n".join(map(_marked, self._sentences)), sentences=self._sentences, style=self._style)
+        style: Any = self._style if self._run.plan.search else "plain"
+        return Answer(
+            text=self._text,
+            sentences=self._sentences,
+            style="statement" if self._statement is not None else style,
+            language=language_of(self._text),
+            missing=self._missing,
+        )
 
     def _end(self) -> TerminatedBy:
         """A stage that the budget cut short makes it the deadline's end, whatever the loop would have done next."""
@@ -158,6 +210,7 @@ class Ending:
             terminated_by=self._end(),
             answer=self._answer(),
             citations=self._citations,
+            sources=_sources(self._citations),
             clarification=run.clarification,
             degraded=self._ledger.degraded,
             index_version=run.index_version,
@@ -170,8 +223,32 @@ class Ending:
         )
 
 
-def _marked(sentence: Sentence) -> str:
-    return sentence.text + "".join(f" [{number}]" for number in sentence.citations)
+def _style(run: Run) -> GenerateStyle:
+    """The request's; else the plan's, where the model writes at all."""
+    usual = run.config.generator.style
+    if run.request.style != "auto":
+        return run.request.style
+    return run.plan.style if run.plan.style is not None and usual != "extract" else usual
+
+
+def _marked(text: str, numbers: list[int]) -> str:
+    """With the marks of its sources, which in a table stand in the last cell."""
+    marks = "".join(f" [{number}]" for number in numbers)
+    return f"{text[:-2]}{marks} |" if text.startswith("| ") and text.endswith(" |") else text + marks
+
+
+def _header(draft: Draft) -> str:
+    columns = draft.text.count("|") - 1
+    return f"{draft.text}\n|{' --- |' * columns}"
+
+
+def _sources(citations: list[Citation]) -> list[Source]:
+    """In the order of their numbers."""
+    first = {c.number: c for c in reversed(citations)}
+    return [
+        Source(number=number, doc_id=c.doc_id, bucket=c.bucket, title=c.title, uri=c.uri)
+        for number, c in sorted(first.items())
+    ]
 
 
 def _reference(evidence: Evidence) -> EvidenceRef:

@@ -54,7 +54,7 @@ async def _steps(run: Run) -> AsyncGenerator[Event]:
     async for event in run.make_plan():
         yield event
 
-    while run.more_rounds():
+    while run.plan.search and run.more_rounds():
         yield run.status("searching")
         async for event in run.search():
             yield event

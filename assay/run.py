@@ -151,7 +151,7 @@ class Run:
         The hop's result is used when the plan brings no variant, and dropped otherwise.
         """
         top_k(self.request, self.config)
-        self._first_hop = self._start(self.stages.retriever.search(self._query(self.queries)))
+        self._first_hop = self._start(self.stages.retriever.search(self.query(self.queries)))
         if self.request.options.expand or self.history:
             self._planning = self._start(self._plan())
         # What may be wrong with a bucket or a filter is worth waiting for: a status says it, an event would come too late.
@@ -188,7 +188,8 @@ class Run:
         """Who names buckets or filters wants a search; who wants no expansion wants the question as it is."""
         if not self.request.options.expand:
             return ("rewrite",)
-        return tuple(step for step in STEPS if step != "gate")
+        bound = self.request.buckets or self.request.filters
+        return tuple(step for step in STEPS if step != "gate" or not bound)
 
     async def make_plan(self) -> AsyncGenerator[ev.Event]:
         if self._planning is not None:
@@ -257,7 +258,7 @@ class Run:
             self.end = "tool_budget"
         return self.end is None
 
-    def _query(self, queries: tuple[str, ...]) -> SearchQuery:
+    def query(self, queries: tuple[str, ...]) -> SearchQuery:
         legs = _LEGS[self.plan.strategy]
         return SearchQuery(
             queries=queries,
@@ -351,7 +352,7 @@ class Run:
         ):
             return [await self._first_hop]
         done = await asyncio.gather(
-            *(self.stages.retriever.search(self._query(queries)) for queries in asked), return_exceptions=True
+            *(self.stages.retriever.search(self.query(queries)) for queries in asked), return_exceptions=True
         )
         for result in done:
             if isinstance(result, BaseException) and not isinstance(result, AssayError):

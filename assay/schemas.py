@@ -17,7 +17,7 @@ MAX_QUESTION_CHARS = 8_000
 
 Mode = Literal["auto", "pipeline", "agentic"]
 WrittenStyle = Literal["prose", "list", "table"]
-Style = Literal["auto", "extract", "prose"]
+Style = Literal["auto", "extract", "prose", "list", "table"]
 Intent = Literal["answer", "list", "summarise", "compare", "compute"]
 Strategy = Literal["keyword", "semantic", "hybrid"]
 # What a plan may decide: whether to search, the standalone question, buckets, filters, parts, variants, and the answer's form.
@@ -163,6 +163,17 @@ class Citation(Shape):
     heading: list[str] = []
     span: tuple[int, int]
     quote: str
+    support: float = Field(default=1.0, ge=0, le=1, description="How far the quote bears the sentence.")
+
+
+class Source(Shape):
+    """A document that an answer cites. Its ``number`` is what the answer's marks say, and never changes within the answer."""
+
+    number: int
+    doc_id: str
+    bucket: str
+    title: str
+    uri: str
 
 
 class Sentence(Shape):
@@ -172,9 +183,14 @@ class Sentence(Shape):
 
 
 class Answer(Shape):
+    """``style``: ``statement`` says that nothing was found; ``plain`` was written without a search, and cites nothing.
+    ``missing``: what was asked and is not in the sentences that could be borne out."""
+
     text: str
     sentences: list[Sentence] = []
-    style: Literal["extract", "prose", "statement"]
+    style: Literal["extract", "prose", "list", "table", "statement", "plain"]
+    language: str | None = Field(default=None, description="ISO 639-1; null where nothing tells.")
+    missing: list[str] = []
 
 
 class Choice(Shape):
@@ -243,6 +259,9 @@ class AskOptions(Shape):
     expand: bool = True
     link_hop: bool = True
     rerank: bool = True
+    self_correct: bool = Field(
+        default=True, description="A sentence that its citations do not bear out is searched for once more."
+    )
 
 
 def _speakable(text: str) -> str:
@@ -284,6 +303,7 @@ class AskResponse(Shape):
     terminated_by: TerminatedBy
     answer: Answer | None
     citations: list[Citation] = []
+    sources: list[Source] = []
     clarification: Clarification | None = None
     degraded: list[Degraded] = []
     index_version: str | None = None

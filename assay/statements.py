@@ -59,6 +59,17 @@ def unclear(question: str, evidence: Sequence[Evidence]) -> Clarification:
     return Clarification(type="ambiguous", message=message, choices=[Choice(label=title) for title in titles])
 
 
+def left_out(count: int, missing: Sequence[str]) -> str:
+    """Says that sentences were removed, and what was asked for and is in none of the others."""
+    what = "A sentence was" if count == 1 else f"{count} sentences were"
+    said = f"{what} left out, since the documents that were searched do not bear {'it' if count == 1 else 'them'} out."
+    return f"{said} Nothing was found about: {', '.join(missing)}." if missing else said
+
+
+def not_written(reason: str) -> str:
+    return f"No search was made for this{f' ({reason})' if reason else ''}, and no answer could be written."
+
+
 def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Explain | None) -> str:
     """Says that the documents do not answer, and what was searched."""
     if explain is None:

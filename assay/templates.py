@@ -21,6 +21,9 @@ HOLES: Mapping[str, tuple[str, ...]] = {
     "grade": ("question", "passage"),
     "listwise": ("best",),
     "prose": (),
+    "list": (),
+    "table": (),
+    "plain": (),
 }
 
 

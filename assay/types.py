@@ -23,6 +23,8 @@ LEGS: tuple[Leg, ...] = ("dense", "sparse")
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "abort"]
 ToolChoice = Literal["auto", "required", "none"]
+GenerateStyle = Literal["extract", "prose", "list", "table", "plain"]
+Form = Literal["sentence", "item", "row", "header"]
 
 
 # ---- LLM port -------------------------------------------------------------------------------------------------------
@@ -66,7 +68,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """One generation. At most one of ``json_schema``, ``regex`` and ``choice`` constrains the output.
+    """One generation. At most one of ``json_schema``, ``regex``, ``choice`` and ``grammar`` (llguidance's Lark) constrains the
+    output.
 
     Messages go through the model's chat template. ``max_tokens`` bounds the output; a caller must check
     ``finish_reason``: "length" means that a constrained output is cut off and unusable.
@@ -78,6 +81,7 @@ class CompletionRequest:
     json_schema: str | None = None
     regex: str | None = None
     choice: tuple[str, ...] = ()
+    grammar: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: ToolChoice = "auto"
     request_id: str = ""
@@ -431,21 +435,26 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
+    """``history`` is for the style ``plain``, which has no evidence: a question that is searched stands on its own."""
+
     question: str
     evidence: tuple[Evidence, ...]
-    style: Literal["extract", "prose"]
+    style: GenerateStyle
     answer_tokens: int
+    history: tuple[Message, ...] = ()
     request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A finished sentence from the generator, before verification: its text without markers, and the slots it cites.
-    ``quote_span`` is the sentence's place in the (first) cited chunk's text when it is verbatim from there."""
+    ``quote_span`` is the sentence's place in the (first) cited chunk's text when it is verbatim from there. A ``row`` of a
+    table is written ``| a | b |``, and so is its ``header``, which claims nothing."""
 
     text: str
     slots: tuple[str, ...]
     quote_span: tuple[int, int] | None = None
+    form: Form = "sentence"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,51 +6,19 @@ name or a negation is not the quote's; a verbatim quote has all of it.
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from assay.schemas import Citation
 from assay.text import content_terms, sentences, terms
 from assay.types import Chunk, Draft, Evidence, Verified
 
-# [E1], [1], [1, 2], [E1-E3], [[3]], [ 4 ] and the full-width brackets that some models write.
-_MARKER = re.compile(r"[\[【]{1,2}\s*(E?\d+(?:\s*(?:,|;|-|–)\s*E?\d+)*)\s*[\]】]{1,2}")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _NEGATION = re.compile(
     r"\b(?:not?|never|none|nobody|nothing|neither|nor|cannot|without)\b|n['\u2019]t\b", re.IGNORECASE
 )
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
-
-
-def _numbers(body: str) -> list[int]:
-    found: list[int] = []
-    for part in re.split(r"[,;]", body):
-        ends = [int(n) for n in re.findall(r"\d+", part)]
-        found += range(ends[0], min(ends[-1], ends[0] + 50) + 1) if len(ends) == 2 else ends
-    return found
-
-
-def read_markers(text: str, slots: Sequence[str]) -> tuple[str, tuple[str, ...], int]:
-    """The text without its citation markers, the slots they name in order, and how many named no slot.
-
-    Lists and ranges are read; markers inside code are left alone.
-    """
-    code = [match.span() for match in _CODE.finditer(text)]
-    kept: list[str] = []
-    unknown = 0
-
-    def take(match: re.Match[str]) -> str:
-        nonlocal unknown
-        if any(start <= match.start() < end for start, end in code):
-            return match.group()
-        for number in _numbers(match.group(1)):
-            if f"E{number}" in slots:
-                kept.append(f"E{number}")
-            else:
-                unknown += 1
-        return ""
-
-    bare = _MARKER.sub(take, text)
-    return re.sub(r"\s+([.,;:!?])", r"\1", bare).strip(), tuple(dict.fromkeys(kept)), unknown
+# A phrase between quotation marks, which are not the marks of a single word.
+_QUOTED = re.compile('"([^"\n]{3,400})"|“([^”\n]{3,400})”|«([^»\n]{3,400})»|「([^」\n]{3,400})」')
+_QUOTE_TERMS = 3
 
 
 def coverage(claim: str, passage: str) -> float:
@@ -64,23 +32,47 @@ def contradicts(claim: str, quote: str) -> bool:
 
     Words alone would let "port 9999" stand on a source that says 7441, and "does support" on "does not support".
     """
+    return _strange(claim, quote) or _turned(claim, quote)
+
+
+def _strange(claim: str, quote: str) -> bool:
     numbers = set(_NUMBER.findall(claim)) - set(_NUMBER.findall(quote))
     named = [word for word in claim.split()[1:] if word[:1].isupper()]  # the first word has its capital anyway
     known = set(terms(quote))
-    strange = [word for word in named if (stems := set(terms(word))) and not stems <= known]
-    return bool(numbers or strange) or bool(_NEGATION.search(claim)) != bool(_NEGATION.search(quote))
+    return bool(numbers) or any((stems := set(terms(word))) and not stems <= known for word in named)
 
 
-def support(claim: str, quote: str) -> float:
-    """How far the quote bears the claim, in [0, 1]: its words' coverage, and nothing where it contradicts it."""
-    return 0.0 if contradicts(claim, quote) else coverage(claim, quote)
+def _turned(claim: str, quote: str) -> bool:
+    return bool(_NEGATION.search(claim)) != bool(_NEGATION.search(quote))
+
+
+def support(claim: str, quote: str, context: str = "") -> float:
+    """How far the quote, under its title and headings (``context``), bears the claim, in [0, 1]: its words' coverage, and
+    nothing where it contradicts it."""
+    read = f"{context} {quote}"
+    return 0.0 if _strange(claim, read) or _turned(claim, quote) else coverage(claim, read)
+
+
+def quoted(text: str) -> list[str]:
+    """The phrases that stand between quotation marks, of three words or more."""
+    phrases = [next(filter(None, found.groups())) for found in _QUOTED.finditer(text)]
+    return [phrase for phrase in phrases if len(terms(phrase)) >= _QUOTE_TERMS]
+
+
+def is_verbatim(phrase: str, text: str) -> bool:
+    """Whether the phrase stands in the text, but for line breaks and the stop before its closing mark."""
+    return " ".join(phrase.split()).rstrip(".,;:!? ") in " ".join(text.split())
 
 
 def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
-    """Support and span, in the chunk's text, of the sentence, or two in a row, that bear most of the claim."""
+    """Support and span, in the chunk's text, of the sentence, or two in a row, that bear most of the claim. A passage that
+    does not hold what the claim quotes bears nothing."""
     alone = sentences(chunk.text) or [(0, len(chunk.text))]
+    if not all(is_verbatim(phrase, chunk.text) for phrase in quoted(claim)):
+        return 0.0, alone[0]
+    context = " ".join((chunk.title, *chunk.heading))
     pairs = [(start, end) for (start, _), (_, end) in itertools.pairwise(alone)]
-    rated = [(support(claim, chunk.text[slice(*span)]), span) for span in (*alone, *pairs)]
+    rated = [(support(claim, chunk.text[slice(*span)], context), span) for span in (*alone, *pairs)]
     return max(rated, key=lambda r: (r[0], r[1][0] - r[1][1]))
 
 
@@ -88,9 +80,13 @@ class Verifier:
     """Verifies the sentences of one answer, in order. A document keeps the number of its first citation."""
 
     def __init__(self, evidence: Sequence[Evidence], min_support: float) -> None:
-        self._evidence: Mapping[str, Evidence] = {e.slot: e for e in evidence}
+        self._evidence: dict[str, Evidence] = {e.slot: e for e in evidence}
         self._min_support = min_support
         self._number: dict[str, int] = {}
+
+    def add(self, evidence: Sequence[Evidence]) -> None:
+        """What was found since: a sentence may rest on it too."""
+        self._evidence |= {e.slot: e for e in evidence}
 
     def verify(self, draft: Draft) -> Verified | None:
         """None when no passage supports the sentence well enough: it is then not shown."""
@@ -102,7 +98,7 @@ class Verifier:
         slots = self._bearing(draft.text, cited)
         if not slots:
             return None
-        citations = tuple(self._cite(slot, span) for slot, (_, span) in slots.items())
+        citations = tuple(self._cite(slot, span, borne) for slot, (borne, span) in slots.items())
         return Verified(draft.text, max(borne for borne, _ in slots.values()), citations)
 
     def _bearing(self, text: str, cited: Sequence[str]) -> dict[str, tuple[float, tuple[int, int]]]:
@@ -114,7 +110,12 @@ class Verifier:
         slot = max(quotes, key=lambda s: quotes[s][0])
         return {slot: quotes[slot]} if quotes[slot][0] >= self._min_support else {}
 
-    def _cite(self, slot: str, span: tuple[int, int]) -> Citation:
+    def is_heading(self, draft: Draft, question: str) -> bool:
+        """Whether a table's header only names what the question or the evidence is about."""
+        read = " ".join([question, *(e.hit.chunk.text for e in self._evidence.values())])
+        return coverage(draft.text, read) >= self._min_support
+
+    def _cite(self, slot: str, span: tuple[int, int], borne: float = 1.0) -> Citation:
         chunk = self._evidence[slot].hit.chunk
         number = self._number.setdefault(chunk.doc_id, len(self._number) + 1)
         return Citation(
@@ -129,4 +130,5 @@ class Verifier:
             heading=list(chunk.heading),
             span=(chunk.start + span[0], chunk.start + span[1]),
             quote=chunk.text[slice(*span)],
+            support=borne,
         )

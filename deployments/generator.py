@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 
 from assay.config import AnyEngine, GeneratorConfig
 from assay.custom import Parts, implementation
-from assay.generate import ExtractGenerator, ProseGenerator, StyledGenerator
+from assay.generate import ExtractGenerator, StyledGenerator, WritingGenerator
 from assay.ports import Generator as Port
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
@@ -35,7 +35,14 @@ class Generator:
         tokenizer, embedder = tokenizer_of(model), RemoteRetriever("retriever", retriever)
         builtin = StyledGenerator(
             ExtractGenerator(self._llm, embedder, tokenizer, config, prompts),
-            ProseGenerator(self._llm, tokenizer, config, prompts, grammar="regex" in kind.can),
+            WritingGenerator(
+                self._llm,
+                tokenizer,
+                config,
+                prompts,
+                can=kind.can,
+                context_tokens=kind.max_model_len if kind.kind == "vllm" else None,
+            ),
         )
         parts = Parts(builtin, config, self._llm, tokenizer, embedder)
         self._generator: Port = implementation("generator", config.implementation, parts)

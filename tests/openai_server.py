@@ -217,6 +217,7 @@ def request_of(body: dict[str, Any]) -> CompletionRequest:
         json_schema=held.get("json") or (json.dumps(asked) if asked else None),
         regex=held.get("regex"),
         choice=tuple(held.get("choice") or ()),
+        grammar=held.get("grammar"),
         tools=tuple(ToolSpec(t["name"], t["description"], json.dumps(t["parameters"])) for t in tools),
         tool_choice=body.get("tool_choice", "auto"),
     )

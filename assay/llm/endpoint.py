@@ -10,7 +10,8 @@ from assay.frozen import Frozen
 
 # json_schema: the endpoint holds the output to the schema. json_object: it only promises JSON; the schema goes into the
 # prompt, and what is not of it is an error. score: log-probabilities of given texts (vLLM's prompt_logprobs).
-Capability = Literal["json_schema", "json_object", "regex", "choice", "score", "tools"]
+# grammar: llguidance's Lark, which a vLLM server holds where it was started with that backend.
+Capability = Literal["json_schema", "json_object", "regex", "choice", "grammar", "score", "tools"]
 Strategy = Literal["instruct", "thinking"]
 
 

@@ -16,7 +16,7 @@ AS_JSON = "Answer with one JSON object and nothing else. It must be valid under 
 
 
 def constrained(request: CompletionRequest) -> bool:
-    return bool(request.json_schema or request.regex or request.choice)
+    return bool(request.json_schema or request.regex or request.choice or request.grammar)
 
 
 def chat_body(config: EndpointConfig, request: CompletionRequest) -> dict[str, Any]:
@@ -33,7 +33,12 @@ def chat_body(config: EndpointConfig, request: CompletionRequest) -> dict[str, A
         # Within a schema or a grammar nobody thinks: the reasoning would be a part of the output, or break it.
         **(preset.thinks if config.strategy == "thinking" and not constrained(request) else preset.answers),
     }
-    for wanted, name in ((request.regex, "regex"), (request.choice, "choice"), (request.tools, "tools")):
+    for wanted, name in (
+        (request.regex, "regex"),
+        (request.choice, "choice"),
+        (request.grammar, "grammar"),
+        (request.tools, "tools"),
+    ):
         if wanted and name not in config.can:
             raise InvalidRequest(
                 f"The endpoint of the model {config.model} cannot do '{name}'.", name, tuple(config.can)
@@ -63,6 +68,8 @@ def _vllm_fields(request: CompletionRequest) -> dict[str, Any]:
         fields["structured_outputs"] = {"regex": request.regex}
     elif request.choice:
         fields["structured_outputs"] = {"choice": list(request.choice)}
+    elif request.grammar:
+        fields["structured_outputs"] = {"grammar": request.grammar}
     if request.cache_salt:
         fields["cache_salt"] = request.cache_salt
     return fields

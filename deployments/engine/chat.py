@@ -13,7 +13,12 @@ from assay.types import CompletionRequest
 def chat_request(model: str, request: CompletionRequest, *, thinking: bool) -> Any:
     from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
-    constraint = {"json": request.json_schema, "regex": request.regex, "choice": list(request.choice)}
+    constraint = {
+        "json": request.json_schema,
+        "regex": request.regex,
+        "choice": list(request.choice),
+        "grammar": request.grammar,
+    }
     chosen = {kind: value for kind, value in constraint.items() if value}
     # A constrained model does not think: it would do so inside the JSON, or outside of any constraint.
     extra: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinking and not constrained(request)}}

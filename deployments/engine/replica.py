@@ -44,6 +44,7 @@ _WARM_UP: tuple[dict[str, Any], ...] = (
     {"regex": "(yes|no)"},
     {"choice": ("yes", "no")},
 )
+_WARM_UP_GRAMMAR: dict[str, Any] = {"grammar": '%llguidance {}\nstart: "yes" | "no"'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ class Engine:
 
     async def _warm_up(self) -> None:
         ask = (Message("user", "yes or no?"),)
-        requests = [CompletionRequest(ask, max_tokens=8, **form) for form in _WARM_UP]
+        forms = _WARM_UP if self._config.grammars == "xgrammar" else (*_WARM_UP, _WARM_UP_GRAMMAR)
+        requests = [CompletionRequest(ask, max_tokens=8, **form) for form in forms]
         await asyncio.gather(
             *map(self._complete, requests), self._scorer.score(ScoreRequest((ScoreItem("a", " b c"),)))
         )

@@ -89,7 +89,7 @@ def _engine_kwargs(config: EngineConfig) -> dict[str, Any]:
         "tensor_parallel_size": config.tensor_parallel,
         "enable_prefix_caching": True,
         "enable_prompt_tokens_details": True,
-        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+        "structured_outputs_config": {"backend": config.grammars, "disable_any_whitespace": True},
         **memory,
         **thinking,
         **tools,

@@ -3,35 +3,8 @@
 import pytest
 
 from assay.types import Draft, Evidence, Hit
-from assay.verify import Verifier, coverage, read_markers
+from assay.verify import Verifier, coverage
 from tests.fakes import chunk
-
-SLOTS = ("E1", "E2", "E3", "E4", "E5")
-
-
-@pytest.mark.parametrize(
-    ("text", "slots", "unknown"),
-    [
-        ("So it is [1].", ("E1",), 0),
-        ("So it is [E2].", ("E2",), 0),
-        ("So it is [1, 2].", ("E1", "E2"), 0),
-        ("So it is [1-3].", ("E1", "E2", "E3"), 0),
-        ("So it is [E1-E3].", ("E1", "E2", "E3"), 0),
-        ("So it is [1][2].", ("E1", "E2"), 0),
-        ("So it is [[3]].", ("E3",), 0),
-        ("So it is [ 4 ].", ("E4",), 0),
-        ("So it is 【5】.", ("E5",), 0),
-        ("So it is [12].", (), 1),
-        ("So it is [4-7].", ("E4", "E5"), 2),
-    ],
-)
-def test_markers_of_every_form_are_read(text: str, slots: tuple[str, ...], unknown: int) -> None:
-    assert read_markers(text, SLOTS) == ("So it is.", slots, unknown)
-
-
-def test_code_is_left_alone() -> None:
-    text = "Use `a[1]` and ```\nb[2]\n``` here [3]."
-    assert read_markers(text, SLOTS) == ("Use `a[1]` and ```\nb[2]\n``` here.", ("E3",), 0)
 
 
 def evidence(*texts: str) -> list[Evidence]:
@@ -110,3 +83,39 @@ def test_numbers_names_and_negations_must_be_the_quotes_own(claim: str, shown: b
 def test_the_quote_shown_is_what_bears_the_claim() -> None:
     """Not its passage somewhere: words of three sentences must not add up to support."""
     assert Verifier(evidence(SOURCE), 0.7).verify(Draft("The gateway costs a permit IPv6 year.", ("E1",))) is None
+
+
+@pytest.mark.parametrize(
+    ("claim", "slots"),
+    [
+        ('It says that it "does not support IPv6".', ["E1"]),
+        ('It says that it "does not\nsupport IPv6."', ["E1"]),
+        ('It says that it "does not support IPv4".', None),
+        ("The Sun's “light takes eight minutes” to reach us.", ["E2"]),
+        ('The "gateway" listens on port 7441.', ["E1"]),
+    ],
+)
+def test_what_stands_in_quotation_marks_stands_in_the_source(claim: str, slots: list[str] | None) -> None:
+    source = evidence(SOURCE, "The Sun's light takes eight minutes to reach us.")
+    verified = Verifier(source, 0.5).verify(Draft(claim, ("E1",)))
+    assert (verified and [c.slot for c in verified.citations]) == slots
+
+
+def test_a_name_may_stand_in_the_title_that_the_quote_stands_under() -> None:
+    found = [Evidence("E1", Hit(chunk(1, "The notice period is thirty days.", "Acme Supply Agreement"), 1.0), 1.0, 1)]
+    verified = Verifier(found, 0.5).verify(
+        Draft("The agreement with Acme has a notice period of thirty days.", ("E1",))
+    )
+    assert verified is not None and verified.citations[0].support == verified.support > 0.8
+    assert (
+        Verifier(found, 0.5).verify(Draft("The agreement with Bolt has a notice period of thirty days.", ("E1",)))
+        is None
+    )
+
+
+def test_what_is_found_later_bears_a_sentence_too() -> None:
+    verifier = Verifier(evidence(TIDES), 0.5)
+    assert verifier.verify(Draft("Light from the Sun takes eight minutes.", ("E1",))) is None
+    verifier.add([Evidence("E7", Hit(chunk(7, LIGHT), 1.0), 1.0, 1)])
+    verified = verifier.verify(Draft("Light from the Sun takes eight minutes.", ("E1",)))
+    assert verified is not None and [c.slot for c in verified.citations] == ["E7"]

@@ -1,13 +1,7 @@
-"""The generator: cited sentences from the evidence, as drafts that the loop verifies before anybody sees them.
-
-``extract`` gives the evidence's own best sentences, which makes a small model useful; ``prose`` lets a capable model write,
-under a grammar that admits no citation but the slots in its prompt.
-"""
+"""The style ``extract``: the evidence's own best sentences, verbatim, which makes a small model useful."""
 
 import math
-import re
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,16 +15,14 @@ from assay.schemas import Degraded, Usage
 from assay.templates import Prompts
 from assay.text import sentences, terms
 from assay.types import (
-    CompletionRequest,
     Draft,
     Evidence,
     GenerateEvent,
     GenerateRequest,
-    Message,
     ScoreItem,
     ScoreRequest,
 )
-from assay.verify import coverage, read_markers
+from assay.verify import coverage
 
 # A quote is for reading: shorter ones say nothing, longer ones are code listings or tables.
 MIN_TERMS, MAX_CHARS = 4, 500
@@ -38,7 +30,6 @@ MIN_TERMS, MAX_CHARS = 4, 500
 MARGINS = (1.2, 0.6)
 # Code and table rows have every word of a question without saying anything about it.
 LISTING_COST = 0.5
-NOT_FOUND = "The evidence does not answer this."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +88,7 @@ class ExtractGenerator:
             cosine = await self._cosine(request.question, pool)
         except AssayError as error:
             fault, cosine = error, None
-            yield _fell_back(str(error), "question likelihood alone")
+            yield fell_back(str(error), "question likelihood alone")
         # Without similarity the question's own words are the shortlist; they have no say beside it.
         first = cosine if cosine is not None else np.array([coverage(request.question, c.read) for c in pool])
         first = standardise(first) - LISTING_COST * np.array([c.listing for c in pool])
@@ -109,10 +100,10 @@ class ExtractGenerator:
         except AssayError as error:
             if fault is not None:
                 raise
-            yield _fell_back(str(error), "similarity alone")
+            yield fell_back(str(error), "similarity alone")
         else:
             if unknown := int(np.isnan(likelihood).sum()):
-                yield _fell_back(f"{unknown} of {len(pool)} sentences could not be scored", "similarity alone for them")
+                yield fell_back(f"{unknown} of {len(pool)} sentences could not be scored", "similarity alone for them")
             total = total + np.nan_to_num(standardise(likelihood))
         for draft in self._choose(pool, total, request.answer_tokens):
             yield GenerateEvent(draft=draft)
@@ -144,101 +135,5 @@ class ExtractGenerator:
         return chosen
 
 
-def prose_regex(slots: Sequence[str], most: int) -> str:
-    """Sentences that each end with at least one of ``slots``, or the plain statement that nothing was found."""
-    slot = "|".join(slots)
-    return rf"(([A-Z][^\[\]\n]{{8,280}}( \[({slot})\]){{1,3}}\. ?){{1,{most}}}|{re.escape(NOT_FOUND)})"
-
-
-_SENTENCE_END = re.compile(r"\]\.\s?")
-# Of free text: the full stop may stand on either side of the citations, and is waited for where it may still come.
-_FREE_END = re.compile(r"[\]】](?:\.\s?|[ \n]+(?=[^\s\[【.]))")
-
-
-class ProseGenerator:
-    """Streams sentences as the model writes them.
-
-    ``NOT_FOUND``, and nothing else, gives no draft at all: the loop then says that the documents do not answer.
-    """
-
-    def __init__(
-        self,
-        llm: LLM,
-        tokenizer: Tokenizer,
-        config: GeneratorConfig,
-        prompts: Prompts = Prompts(),
-        *,
-        grammar: bool = True,
-    ) -> None:
-        """``grammar``: the engine can hold the output to one. Without it citations are read as they come, and a slot that
-        does not exist is dropped."""
-        self._llm, self._tokenizer, self._config, self._grammar = llm, tokenizer, config, grammar
-        self._system = prompts["prose"]
-        self._end = _SENTENCE_END if grammar else _FREE_END
-
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
-        """Raises ``BadModelOutput`` when the model was cut off before its first sentence, or broke off."""
-        completion, slots = self._completion(request)
-        rest, drafted, reason = "", 0, None
-        async with aclosing(self._llm.stream(completion)) as deltas:
-            async for delta in deltas:
-                if delta.reasoning:
-                    yield GenerateEvent(reasoning=delta.reasoning)
-                rest += delta.text
-                while end := self._end.search(rest):
-                    yield GenerateEvent(draft=self._draft(rest[: end.end()], slots))
-                    rest, drafted = rest[end.end() :], drafted + 1
-                reason = delta.finish_reason or reason
-                if delta.usage is not None:
-                    yield GenerateEvent(usage=delta.usage)
-        if not self._grammar and reason == "stop" and read_markers(rest, slots)[1]:
-            yield GenerateEvent(draft=self._draft(rest, slots))
-            drafted += 1
-        if reason == "length" and drafted:
-            yield _fell_back(f"cut off after {request.answer_tokens} tokens", "complete sentences only")
-        elif reason != "stop":
-            limit = f" within {request.answer_tokens} tokens" if reason == "length" else f" ({reason or 'broken off'})"
-            raise BadModelOutput(f"The model did not finish its answer{limit}.")
-        elif not drafted and NOT_FOUND not in rest:
-            raise BadModelOutput("The model's answer has no cited sentence.")
-
-    def _completion(self, request: GenerateRequest) -> tuple[CompletionRequest, list[str]]:
-        shown, slots = self._evidence(request.evidence)
-        messages = (
-            Message("system", self._system.fill()),
-            Message("user", f"Evidence:\n{shown}\n\nQuestion: {request.question}"),
-        )
-        regex = prose_regex(slots, self._config.sentences) if self._grammar else None
-        return CompletionRequest(messages, request.answer_tokens, regex=regex, request_id=request.request_id), slots
-
-    def _draft(self, raw: str, slots: Sequence[str]) -> Draft:
-        text, cited, _ = read_markers(raw, slots)
-        return Draft(text, cited)
-
-    def _evidence(self, evidence: Sequence[Evidence]) -> tuple[str, list[str]]:
-        """The passages that fit ``evidence_tokens``, best first; the last one is cut, never dropped whole if it is the only."""
-        left, shown, slots = self._config.evidence_tokens, [], []
-        for e in evidence:
-            text = self._tokenizer.truncate(f"[{e.slot}] {e.hit.chunk.title}\n{e.hit.chunk.text}", left)
-            left -= self._tokenizer.count(text)
-            shown.append(text)
-            slots.append(e.slot)
-            if left < MIN_TERMS * 4:
-                break
-        return "\n\n".join(shown), slots
-
-
-class StyledGenerator:
-    """``ports.Generator``: the style that the request asks for."""
-
-    def __init__(self, extract: ExtractGenerator, prose: ProseGenerator) -> None:
-        self._styles: dict[str, ExtractGenerator | ProseGenerator] = {"extract": extract, "prose": prose}
-
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
-        async with aclosing(self._styles[request.style].generate(request)) as events:
-            async for event in events:
-                yield event
-
-
-def _fell_back(reason: str, fallback: str) -> GenerateEvent:
+def fell_back(reason: str, fallback: str) -> GenerateEvent:
     return GenerateEvent(degraded=Degraded(stage="generator", reason=reason, fallback=fallback))

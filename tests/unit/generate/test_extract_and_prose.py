@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from assay.config import GeneratorConfig
 from assay.errors import BadModelOutput, StageUnavailable
-from assay.generate import NOT_FOUND, ExtractGenerator, ProseGenerator, candidates, prose_regex
+from assay.generate import ExtractGenerator, WritingGenerator
+from assay.generate.extract import candidates
+from assay.generate.grammar import NOT_FOUND, regex
 from assay.schemas import Usage
 from assay.types import (
     CompletionRequest,
@@ -40,7 +42,7 @@ def request(*texts: str, style: str = "extract", tokens: int = 100) -> GenerateR
     return GenerateRequest("What causes the ocean tides?", evidence(*texts), style, tokens)  # type: ignore[arg-type]
 
 
-async def drain(generator: ExtractGenerator | ProseGenerator, asked: GenerateRequest) -> list[GenerateEvent]:
+async def drain(generator: ExtractGenerator | WritingGenerator, asked: GenerateRequest) -> list[GenerateEvent]:
     return [event async for event in generator.generate(asked)]
 
 
@@ -89,7 +91,7 @@ def test_a_sentence_that_stands_twice_is_one_candidate() -> None:
 
 async def test_prose_gives_sentences_as_they_end() -> None:
     llm = ScriptedLLM("The Moon's gravity causes the tides [E1]. The Sun helps a little too [E1] [E2].")
-    events = await drain(ProseGenerator(llm, WordTokenizer(), GeneratorConfig()), request(TIDES, SUN, style="prose"))
+    events = await drain(WritingGenerator(llm, WordTokenizer(), GeneratorConfig()), request(TIDES, SUN, style="prose"))
     drafts = [event.draft for event in events if event.draft]
     assert [d.slots for d in drafts] == [("E1",), ("E1", "E2")]
     assert drafts[0].text == "The Moon's gravity causes the tides."
@@ -99,7 +101,7 @@ async def test_prose_gives_sentences_as_they_end() -> None:
 
 
 async def test_prose_that_finds_nothing_drafts_nothing() -> None:
-    generator = ProseGenerator(ScriptedLLM(NOT_FOUND), WordTokenizer(), GeneratorConfig())
+    generator = WritingGenerator(ScriptedLLM(NOT_FOUND), WordTokenizer(), GeneratorConfig())
     events = await drain(generator, request(TIDES, style="prose"))
     assert not any(event.draft for event in events)
 
@@ -116,13 +118,13 @@ async def test_prose_that_finds_nothing_drafts_nothing() -> None:
     ],
 )
 def test_the_grammar_admits_only_the_slots_present(text: str, admitted: bool) -> None:
-    assert bool(re.fullmatch(prose_regex(("E1", "E2"), 3), text)) is admitted
+    assert bool(re.fullmatch(regex("prose", ("E1", "E2"), 3), text)) is admitted
 
 
 async def test_prose_shows_the_model_only_what_fits() -> None:
     llm = ScriptedLLM(NOT_FOUND)
     config = GeneratorConfig(evidence_tokens=64)
-    await drain(ProseGenerator(llm, WordTokenizer(), config), request("word " * 200, SUN, style="prose"))
+    await drain(WritingGenerator(llm, WordTokenizer(), config), request("word " * 200, SUN, style="prose"))
     shown = llm.history[0].messages[-1].content  # type: ignore[union-attr]
     assert WordTokenizer().count(shown) < 80 and "[E2]" not in shown
 
@@ -142,13 +144,15 @@ class Ends(ScriptedLLM):
 
 @pytest.mark.parametrize("reason", ["abort", None, "length"])
 async def test_prose_that_breaks_off_is_a_fault_not_an_absence(reason: str | None) -> None:
-    generator = ProseGenerator(Ends("The Moon's", reason), WordTokenizer(), GeneratorConfig())
+    generator = WritingGenerator(Ends("The Moon's", reason), WordTokenizer(), GeneratorConfig())
     with pytest.raises(BadModelOutput, match="did not finish"):
         await drain(generator, request(TIDES, style="prose"))
 
 
 async def test_prose_cut_off_after_a_sentence_says_so() -> None:
-    generator = ProseGenerator(Ends("The Moon causes tides [E1]. The Su", "length"), WordTokenizer(), GeneratorConfig())
+    generator = WritingGenerator(
+        Ends("The Moon causes tides [E1]. The Su", "length"), WordTokenizer(), GeneratorConfig()
+    )
     events = await drain(generator, request(TIDES, style="prose"))
     assert sum(event.draft is not None for event in events) == 1
     assert any(event.degraded is not None for event in events)
@@ -194,7 +198,7 @@ async def test_extract_counts_the_sentences_that_could_not_be_scored() -> None:
 async def test_prose_of_an_engine_without_grammars_is_read_as_it_comes(said: str, slots: list[tuple[str, ...]]) -> None:
     """A slot that is not there cannot be kept from being written, but is dropped."""
     llm = ScriptedLLM(said)
-    generator = ProseGenerator(llm, WordTokenizer(), GeneratorConfig(), grammar=False)
+    generator = WritingGenerator(llm, WordTokenizer(), GeneratorConfig(), can=frozenset())
     drafts = [event.draft for event in await drain(generator, request(TIDES, style="prose")) if event.draft]
     assert [draft.slots for draft in drafts] == slots
     assert not any("[" in draft.text for draft in drafts)

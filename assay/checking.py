@@ -1,0 +1,95 @@
+"""Each drafted sentence before it is shown: verified, re-cited, searched for once more, or removed."""
+
+from collections.abc import AsyncGenerator, Sequence
+
+from assay import events as ev
+from assay.errors import AssayError
+from assay.evidence import Found
+from assay.run import Run
+from assay.schemas import ToolCall
+from assay.text import content_terms, terms
+from assay.types import Draft, Evidence, Plan, SearchResult, Verified
+from assay.verify import Verifier, coverage
+
+# Searches that one answer's sentences may cause, and the passages that each may bring.
+SEARCHES, PASSAGES = 2, 3
+
+
+class Checking:
+    """Of the sentences of one answer, in order. ``removed`` counts those that nothing bears out."""
+
+    def __init__(self, run: Run, evidence: Sequence[Evidence]) -> None:
+        self._run = run
+        self._verifier = Verifier(evidence, run.config.loop.min_support)
+        self._searches = 0
+        self.removed = 0
+
+    def header(self, draft: Draft) -> Draft:
+        """A table's header, without names where they say more than the question and the evidence."""
+        if self._verifier.is_heading(draft, self._run.plan.query):
+            return draft
+        return Draft("| " + " | ".join([""] * (draft.text.count("|") - 1)) + " |", (), form="header")
+
+    async def check(self, draft: Draft) -> AsyncGenerator[Verified | ev.Event]:
+        """The sentence as it may be shown, last, unless it is removed; before it what was done about it."""
+        verified = self._verifier.verify(draft)
+        if verified is None and self._may_search():
+            async for event in self._search(draft.text):
+                yield event
+            verified = self._verifier.verify(draft)
+        if verified is None:
+            self.removed += 1
+        else:
+            yield verified
+
+    def _may_search(self) -> bool:
+        run, budget = self._run, self._run.ledger.budget
+        spare = budget.tool_calls - len(run.ledger.tool_calls)
+        return run.request.options.self_correct and self._searches < SEARCHES and spare > 0 and budget.left() > 0
+
+    async def _search(self, claim: str) -> AsyncGenerator[ev.Event]:
+        """What the claim itself finds becomes evidence, under the same bounds as every search."""
+        run, ledger = self._run, self._run.ledger
+        self._searches += 1
+        arguments = {"queries": [claim], "buckets": list(run.scope.buckets)}
+        yield ev.ToolCallStart(tool="search_hybrid", arguments=arguments)
+        start, found, outcome = ledger.budget.clock(), None, "ok"
+        try:
+            work = run.stages.retriever.search(run.query((claim,)))
+            found = await ledger.call("verify", work, run.config.retriever.timeout_s, ending=True)
+        except AssayError as error:
+            outcome = error.code
+            yield ledger.fell_back("retriever", error, "no second search for a sentence")
+        spent = round(1000 * (ledger.budget.clock() - start), 2)
+        hits = len(found.hits) if found else 0
+        call = ToolCall(tool="search_hybrid", arguments=arguments, hits=hits, duration_ms=spent, outcome=outcome)
+        ledger.tool_calls.append(call)
+        ledger.note("verify", f"searched for a sentence without support: {hits} hits, {outcome}")
+        yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=spent, outcome=outcome)
+        if found and (added := self._added(found)):
+            self._verifier.add(added)
+            yield ev.EvidenceEvent(
+                added=[e.slot for e in added],
+                titles=[e.hit.chunk.title for e in added],
+                scores=[e.score for e in added],
+            )
+
+    def _added(self, found: SearchResult) -> tuple[Evidence, ...]:
+        run = self._run
+        new = run.evidence.new(found.hits)
+        added = run.evidence.add((Found(hit, hit.score, None, run.round) for hit in new), PASSAGES)
+        # What was in the evidence and not among the answer's passages may bear the sentence as well.
+        held = {hit.chunk.id for hit in found.hits[:PASSAGES]}
+        self._verifier.add([e for e in run.evidence.all if e.hit.chunk.id in held])
+        return added
+
+
+def not_covered(plan: Plan, quotes: Sequence[str]) -> list[str]:
+    """What was asked and no quote speaks of: whole sub-questions, or else the question's own words."""
+    read = " ".join(quotes)
+    if plan.sub_questions:
+        return [part for part in plan.sub_questions if coverage(part, read) <= 0.5]
+    known = set(terms(read))
+    words = [word.strip("?!.,;:'\"()") for word in plan.query.split()]
+    asked = set(content_terms(plan.query))
+    return [word for word in words if (stems := set(terms(word))) & asked and not stems & known]

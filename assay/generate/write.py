@@ -1,0 +1,116 @@
+"""The written styles: a capable model writes sentences, list items or table rows, and each comes as it is finished."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from assay.config import GeneratorConfig
+from assay.errors import BadModelOutput
+from assay.generate.extract import fell_back
+from assay.generate.grammar import NOT_FOUND, lark, regex
+from assay.generate.split import Splitter
+from assay.inert import inert, passage
+from assay.llm.endpoint import Capability
+from assay.ports import LLM, Tokenizer
+from assay.templates import Prompts
+from assay.tongues import name_of
+from assay.types import CompletionRequest, Evidence, GenerateEvent, GenerateRequest, Message
+
+# Less evidence than this says nothing.
+LEAST_TOKENS = 16
+# What the chat template adds around the messages, at most.
+TEMPLATE_TOKENS = 64
+
+
+class WritingGenerator:
+    """``NOT_FOUND``, and nothing else, gives no draft at all: the loop then says that the documents do not answer."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        tokenizer: Tokenizer,
+        config: GeneratorConfig,
+        prompts: Prompts = Prompts(),
+        *,
+        can: frozenset[Capability] = frozenset({"regex"}),
+        context_tokens: int | None = None,
+    ) -> None:
+        """``can``: without ``regex`` or ``grammar``, citations are read as they come, and a slot that does not exist is
+        dropped. ``context_tokens``: of prompt and answer together, where the engine's limit is known."""
+        self._llm, self._tokenizer, self._config = llm, tokenizer, config
+        self._can, self._context_tokens = can, context_tokens
+        self._systems = {style: prompts[style].fill() for style in ("prose", "list", "table", "plain")}
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
+        """Raises ``BadModelOutput`` when the model was cut off before its first unit, or broke off."""
+        completion, slots = self._completion(request)
+        splitter = Splitter(request.style, slots)
+        drafted, reason, started = 0, None, ""
+        async with aclosing(self._llm.stream(completion)) as deltas:
+            async for delta in deltas:
+                if delta.reasoning:
+                    yield GenerateEvent(reasoning=delta.reasoning)
+                if len(started) < len(NOT_FOUND):
+                    started = (started + delta.text).lstrip()
+                for draft in splitter.feed(delta.text):
+                    yield GenerateEvent(draft=draft)
+                    drafted += 1
+                reason = delta.finish_reason or reason
+                if delta.usage is not None:
+                    yield GenerateEvent(usage=delta.usage)
+        if reason == "stop" and not started.startswith(NOT_FOUND):
+            for draft in splitter.end():
+                yield GenerateEvent(draft=draft)
+                drafted += 1
+        if reason == "length" and drafted:
+            yield fell_back(f"cut off after {request.answer_tokens} tokens", "what was complete")
+        elif reason != "stop":
+            limit = f" within {request.answer_tokens} tokens" if reason == "length" else f" ({reason or 'broken off'})"
+            raise BadModelOutput(f"The model did not finish its answer{limit}.")
+        elif not drafted and not started.startswith(NOT_FOUND):
+            raise BadModelOutput("The model wrote no answer.")
+
+    def _completion(self, request: GenerateRequest) -> tuple[CompletionRequest, list[str]]:
+        system = self._systems[request.style]
+        asked = f"Question: {inert(request.question)}\nAnswer in {name_of(request.question)}."
+        shown = self._shown(request, system, asked)
+        slots = [e.slot for e, _ in shown]
+        evidence = "Evidence:\n" + "\n\n".join(text for _, text in shown) + "\n\n" if shown else ""
+        messages = (Message("system", system), *request.history, Message("user", evidence + asked))
+        completion = CompletionRequest(messages, request.answer_tokens, request_id=request.request_id)
+        return self._bound(completion, request, [e for e, _ in shown]), slots
+
+    def _bound(
+        self, completion: CompletionRequest, request: GenerateRequest, shown: Sequence[Evidence]
+    ) -> CompletionRequest:
+        """Under the grammar that the engine can hold, if it can hold one."""
+        if request.style not in ("prose", "list", "table"):
+            return completion
+        most = self._config.sentences if request.style == "prose" else self._config.items
+        if "grammar" in self._can:
+            return replace(completion, grammar=lark(request.style, shown, most))
+        if "regex" in self._can:
+            return replace(completion, regex=regex(request.style, [e.slot for e in shown], most))
+        return completion
+
+    def _shown(self, request: GenerateRequest, system: str, asked: str) -> list[tuple[Evidence, str]]:
+        """The passages that fit, best first, as the model reads them. The question is never cut, the last passage may be.
+
+        Raises ``BadModelOutput`` where the question leaves no room for evidence."""
+        left = self._config.evidence_tokens
+        if self._context_tokens is not None:
+            turns = sum(self._tokenizer.count(m.content) for m in request.history)
+            fixed = self._tokenizer.count(system) + self._tokenizer.count(asked) + turns + TEMPLATE_TOKENS
+            left = min(left, self._context_tokens - request.answer_tokens - fixed)
+        if left < LEAST_TOKENS and request.evidence:
+            raise BadModelOutput("The question leaves no room for evidence in the model's context.")
+        shown: list[tuple[Evidence, str]] = []
+        for e in request.evidence:
+            where = " > ".join(dict.fromkeys([e.hit.chunk.title, *e.hit.chunk.heading]))
+            whole = f"[{e.slot}] {passage(where)}\n{passage(e.hit.chunk.text)}"
+            text = self._tokenizer.truncate(whole, left)
+            left -= self._tokenizer.count(text)
+            shown.append((e, text))
+            if left < LEAST_TOKENS:
+                break
+        return shown

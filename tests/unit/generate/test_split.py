@@ -1,0 +1,177 @@
+"""The streaming splitter: the same units however the stream was cut, no citation or character in two, linear time."""
+
+import sys
+import unicodedata
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.generate.split import MOST_CHARS, Splitter
+from assay.markers import read_markers
+from assay.types import Draft, GenerateStyle
+
+SLOTS = ("E1", "E2", "E3")
+
+
+def split(style: GenerateStyle, pieces: Sequence[str]) -> list[Draft]:
+    splitter = Splitter(style, SLOTS)
+    return [draft for piece in pieces for draft in splitter.feed(piece)] + splitter.end()
+
+
+def shown(style: GenerateStyle, text: str) -> list[tuple[str, tuple[str, ...]]]:
+    return [(draft.text, draft.slots) for draft in split(style, [text])]
+
+
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("Tides rise [E1]. Ebbs fall [E2].", [("Tides rise.", ("E1",)), ("Ebbs fall.", ("E2",))]),
+        ("Tides rise. [E1] Ebbs fall. [E2]", [("Tides rise.", ("E1",)), ("Ebbs fall.", ("E2",))]),
+        ("Tides rise [E1] [E2]. Ebbs fall [E2]", [("Tides rise.", ("E1", "E2")), ("Ebbs fall", ("E2",))]),
+        ("Tides rise [1, 2]; ebbs [E3] fall.", [("Tides rise; ebbs fall.", ("E1", "E2", "E3"))]),
+        ("Tides rise [E9]. Ebbs fall [E1].", [("Tides rise.", ()), ("Ebbs fall.", ("E1",))]),
+        ("It rises. It falls [E1].", [("It rises.", ("E1",)), ("It falls.", ("E1",))]),
+        ("Use `a[1]` here [E1]. So.", [("Use `a[1]` here.", ("E1",)), ("So.", ())]),
+        ("潮は月で起きる[E1]。昼に二度[E2]。", [("潮は月で起きる。", ("E1",)), ("昼に二度。", ("E2",))]),
+        ("潮は月で起きる。[E1]昼に二度。【2】", [("潮は月で起きる。", ("E1",)), ("昼に二度。", ("E2",))]),
+        ("المد بسبب القمر [E1]؟ نعم [E2].", [("المد بسبب القمر؟", ("E1",)), ("نعم.", ("E2",))]),
+        ('He said "it rises" [E1] and left.', [('He said "it rises" and left.', ("E1",))]),
+        ('He said "it rises." [E1] He left [E2].', [('He said "it rises."', ("E1",)), ("He left.", ("E2",))]),
+        ("Version [E1].5 is out [E2].", [("Version.5 is out.", ("E1", "E2"))]),
+        ("It costs 5 euros (Dr. Who says) [E1]. Yes [E1].", [
+            ("It costs 5 euros (Dr. Who says).", ("E1",)), ("Yes.", ("E1",))
+        ]),
+        ("", []),
+        ("[E1].", [(".", ("E1",))]),
+    ],
+)  # fmt: skip
+def test_sentences(text: str, units: list[tuple[str, tuple[str, ...]]]) -> None:
+    assert shown("prose", text) == units
+
+
+def test_items() -> None:
+    text = "Here they are:\n- one [E1]\n* two [2]\n3. three [E3]\n\n- four [E1]"
+    assert shown("list", text) == [
+        ("Here they are:", ()),
+        ("one", ("E1",)),
+        ("two", ("E2",)),
+        ("three", ("E3",)),
+        ("four", ("E1",)),
+    ]
+
+
+def test_rows() -> None:
+    text = "Sure!\n| Name | Fee | Source |\n|---|:-:|---|\n| Acme | 5 | [E1] |\n| Bolt | 7 [2] |\n| Cone | 1 | 2 | 3 |\n| D |"
+    drafts = split("table", [text])
+    assert [(d.form, d.text, d.slots) for d in drafts] == [
+        ("header", "| Name | Fee |", ()),
+        ("row", "| Acme | 5 |", ("E1",)),
+        ("row", "| Bolt | 7 |", ("E2",)),
+        ("row", "| Cone | 1 |", ()),
+        ("row", "| D |  |", ()),
+    ]
+
+
+MARKS = ["[E1]", "[E2]", "[", "]", "【3】", "[1, 2]", "[[3]]", "[E", "1", "[E9]", ". ", ".", "。", "? ", "..."]
+SIGNS = [" ", "\n", "a", "Ab", "|", "- ", '"', "`", "😀", "é", "e\u0301", "👩‍👩‍👧", "東京", "مد", "x" * 70, " " * 70]
+PIECES = st.sampled_from(MARKS + SIGNS)
+STYLES = st.sampled_from(["prose", "list", "table", "plain"])
+
+
+@settings(max_examples=120, deadline=None)
+@given(style=STYLES, pieces=st.lists(PIECES, max_size=40), times=st.sampled_from([1, 1, 1, 30]), cuts=st.integers(1, 7))
+def test_where_the_stream_is_cut_changes_nothing(style: Any, pieces: list[str], times: int, cuts: int) -> None:
+    text = "".join(pieces) * times
+    whole = split(style, [text])
+    assert split(style, [text[i : i + cuts] for i in range(0, len(text), cuts)]) == whole
+    for draft in whole:
+        assert len(draft.text) <= MOST_CHARS + 100
+        assert read_markers(draft.text, SLOTS)[1] == () or "`" in text or "[[" in text  # code is left alone
+
+
+@settings(max_examples=80, deadline=None)
+@given(words=st.lists(st.sampled_from(["Tides", "rise", "潮", "[E1]", "[2]", ".", ".", "?"]), max_size=60))
+def test_nothing_but_markers_is_lost(words: list[str]) -> None:
+    text = " ".join(words)
+    kept = "".join(draft.text for draft in split("prose", list(text)))
+    assert kept.replace(" ", "") == read_markers(text, SLOTS)[0].replace(" ", "")
+
+
+@pytest.mark.parametrize("sign", ["👩‍👩‍👧", "e\u0301", "ก็", "❤️", "東", "\u0628\u064b"])
+def test_a_cut_for_length_leaves_characters_and_citations_whole(sign: str) -> None:
+    for lead in range(3):
+        drafts = split("prose", ["x" * lead + sign * 2 * MOST_CHARS])
+        assert len(drafts) > 1 and "".join(d.text for d in drafts) == "x" * lead + sign * 2 * MOST_CHARS
+        for draft in drafts[1:]:
+            assert not unicodedata.combining(draft.text[0]) and draft.text[0] not in "\u200d\ufe0f"
+    for lead in range(MOST_CHARS - 12, MOST_CHARS + 2):
+        drafts = split("prose", ["x" * lead + "[E1, E2]" + "y" * MOST_CHARS])
+        assert {slot for draft in drafts for slot in draft.slots} == {"E1", "E2"}
+        assert not any("[" in draft.text or "]" in draft.text for draft in drafts)
+
+
+def lines_run(work: Callable[[], object], *files: str) -> int:
+    """Lines of Python that run in these files: a count of steps, which no other process can disturb."""
+    count = 0
+
+    def local(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return local
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        return local if frame.f_code.co_filename.endswith(files) else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+HOSTILE = [
+    "]",
+    "[",
+    "[E1",
+    "[E1]",
+    "[E1] ",
+    "] ",
+    "[[",
+    "a",
+    "` [1] ",
+    "```",
+    "[1,",
+    ". ",
+    "\n",
+    "|",
+    "| a |\n",
+    "潮",
+    "[E1]。",
+]
+
+
+@pytest.mark.parametrize(
+    ("style", "text"), [*(("prose", text) for text in HOSTILE), ("list", "\n"), ("table", "| a |\n")]
+)
+def test_steps_grow_with_the_length_alone(style: GenerateStyle, text: str) -> None:
+    """Twice the text takes twice the steps; and what is looked at again at each step is bounded, so that a step is too."""
+    files = ("split.py", "markers.py", "sentences.py")
+    longest = 0
+
+    def run(length: int) -> None:
+        nonlocal longest
+        splitter, hostile = Splitter(style, SLOTS), text * length
+        for start in range(0, length, 3):
+            splitter.feed(hostile[start : start + 3])
+            longest = max(longest, len(splitter.rest))
+        splitter.end()
+
+    small, large = (lines_run(lambda n=n: run(n), *files) for n in (3_000, 6_000))  # type: ignore[misc]
+    assert large <= 2.4 * small
+    assert longest <= MOST_CHARS + 100

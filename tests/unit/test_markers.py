@@ -1,0 +1,90 @@
+"""The reader of citations: every form is read, code is not, nothing else is touched, and no text takes it long."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay import markers
+from assay.markers import read_markers
+from tests.unit.generate.test_split import lines_run
+
+SLOTS = ("E1", "E2", "E3", "E4", "E5")
+
+
+@pytest.mark.parametrize(
+    ("text", "slots", "unknown"),
+    [
+        ("So it is [1].", ("E1",), 0),
+        ("So it is [E2].", ("E2",), 0),
+        ("So it is [e2].", ("E2",), 0),
+        ("So it is [1, 2].", ("E1", "E2"), 0),
+        ("So it is [1-3].", ("E1", "E2", "E3"), 0),
+        ("So it is [E1–E3].", ("E1", "E2", "E3"), 0),
+        ("So it is [E1; E4-5].", ("E1", "E4", "E5"), 0),
+        ("So it is [1][2].", ("E1", "E2"), 0),
+        ("So it is [[3]].", ("E3",), 0),
+        ("So it is [ 4 ].", ("E4",), 0),
+        ("So it is 【5】.", ("E5",), 0),
+        ("So it is [12].", (), 1),
+        ("So it is [4-7].", ("E4", "E5"), 2),
+        ("So it is [1-9999].", SLOTS, 46),
+    ],
+)
+def test_markers_of_every_form_are_read(text: str, slots: tuple[str, ...], unknown: int) -> None:
+    assert read_markers(text, SLOTS) == ("So it is.", slots, unknown)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Use `a[1]` here.", "```\nb[2]\n``` here.", "```never closed [3]", "[12345]", "[E]", "[]", "[1", "1]", "[1, a]", "a[i]",
+     "[link](x)", "[" + "1" * 5_000 + "]"],
+)  # fmt: skip
+def test_what_is_no_citation_stays(text: str) -> None:
+    assert read_markers(text, SLOTS) == (text, (), 0)
+
+
+FORMS = st.sampled_from(["[{}]", "[E{}]", "[[{}]]", "【{}】", "[ {} ]", "[{}, 9]", "[{}-{}]"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["Tides rise", "潮", "x < y", "a.b"]), FORMS, st.integers(1, 5)), max_size=8))
+def test_the_text_and_the_slots_come_apart(parts: list[tuple[str, str, int]]) -> None:
+    text = " ".join(f"{words} {form.format(number, number)}." for words, form, number in parts)
+    bare, slots, _ = read_markers(text, SLOTS)
+    assert bare == " ".join(f"{words}." for words, _, _ in parts)
+    assert slots == tuple(dict.fromkeys(f"E{number}" for _, _, number in parts))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet="[]【】`E1,- \n.a😀é", max_size=200))
+def test_reading_twice_finds_no_slot_that_was_not_there(text: str) -> None:
+    bare, slots, _ = read_markers(text, SLOTS)
+    assert set(slots) <= set(SLOTS)
+    assert len(bare) <= len(text)
+
+
+@pytest.mark.parametrize("text", ["[1]", "[1,", "[[", "`", "` [1] ", "``` ", "[1]`a`", " ", "[1 ", "[E1-"])
+def test_steps_grow_with_the_length_alone(text: str) -> None:
+    small, large = (lines_run(lambda n=n: read_markers(text * n, SLOTS), "markers.py") for n in (500, 1_000))  # type: ignore[misc]
+    assert large <= 2.2 * small + 20
+
+
+def test_no_repeat_of_the_pattern_is_without_a_bound() -> None:
+    """What a regular expression does cannot be counted from outside; that each try of it is bounded can be read from it."""
+    parser: Any = re._parser  # type: ignore[attr-defined]
+    pattern = markers._FOUND.pattern.partition(r"|[\[【]")
+    cited = parser.parse(pattern[1][1:] + pattern[2], markers._FOUND.flags & ~re.UNICODE)
+
+    def repeats(node: Any) -> Any:
+        for op, value in node:
+            if str(op) in ("MAX_REPEAT", "POSSESSIVE_REPEAT"):
+                yield str(op), value[1]
+                yield from repeats(value[2])
+            elif str(op) == "SUBPATTERN":
+                yield from repeats(value[-1])
+
+    found = list(repeats(cited))
+    assert found and all(most <= 64 for _, most in found)

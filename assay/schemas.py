@@ -239,7 +239,7 @@ class Turn(Shape):
     content: Annotated[str, StringConstraints(max_length=32_000)]
 
 
-def _whole(number: object) -> object:
+def whole(number: object) -> object:
     """JSON knows one kind of number, so 3.0 is a whole one, also for doors that convert nothing else."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
@@ -252,7 +252,7 @@ class AskBudget(Shape):
     deadline_s: float | None = Field(default=None, gt=0, le=3600, allow_inf_nan=False)
     answer_tokens: int | None = Field(default=None, ge=1, le=100_000)
 
-    _whole = field_validator("rounds", "tool_calls", "answer_tokens", mode="before")(_whole)
+    _whole = field_validator("rounds", "tool_calls", "answer_tokens", mode="before")(whole)
 
 
 class AskOptions(Shape):
@@ -293,7 +293,7 @@ class AskRequest(Shape):
     stream: bool = False
 
     _question = field_validator("question")(_speakable)
-    _whole = field_validator("top_k", mode="before")(_whole)
+    _whole = field_validator("top_k", mode="before")(whole)
 
 
 class AskResponse(Shape):
@@ -353,7 +353,7 @@ class SearchRequest(Shape):
     facets: list[Name] = Field(default=[], max_length=16)
 
     _question = field_validator("question")(_speakable)
-    _whole = field_validator("top_k", "context_chars", mode="before")(_whole)
+    _whole = field_validator("top_k", "context_chars", mode="before")(whole)
 
     @field_validator("legs")
     @classmethod

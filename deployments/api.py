@@ -7,8 +7,6 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import Body, FastAPI, Request, Response
@@ -21,12 +19,13 @@ from ulid import ULID
 from assay import __version__
 from assay.config import IngressConfig
 from assay.errors import AssayError, StageTimeout
-from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.ports import Driver
-from assay.schemas import AskRequest, ErrorBody, Readiness, SearchRequest, SearchResponse
+from assay.schemas import AskRequest, Readiness, SearchRequest, SearchResponse
 from deployments import openapi
 from deployments.body import json_route
-from deployments.problems import MethodNotAllowed, NoRoute, body_of, censored, public_text, response_of
+from deployments.chat import add_chat
+from deployments.events import told
+from deployments.problems import MethodNotAllowed, NoRoute, body_of, internal, public_text, response_of
 from deployments.sse import QuestionResponse, Slots, while_connected
 
 log = logging.getLogger("assay.api")
@@ -51,15 +50,15 @@ def make_api(driver: Driver, config: IngressConfig) -> FastAPI:
     app.add_middleware(Guard)
     app.add_exception_handler(AssayError, _on_fault)
     app.add_exception_handler(HTTPException, _on_http)
-    _add_questions(app, driver, config)
+    questions = Slots(config.max_ongoing, "questions")
+    _add_questions(app, driver, config, questions)
+    add_chat(app, driver, config, questions)
     _add_search(app, driver, config)
     _add_health(app, driver)
     return app
 
 
-def _add_questions(app: FastAPI, driver: Driver, config: IngressConfig) -> None:
-    slots = Slots(config.max_ongoing, "questions")
-
+def _add_questions(app: FastAPI, driver: Driver, config: IngressConfig, slots: Slots) -> None:
     @app.post("/v1/answers", tags=["questions"], response_model=None, **openapi.ANSWERS)
     async def ask(request: Request, body: Annotated[AskRequest, Body(openapi_examples=openapi.ASK)]) -> Response:
         """Ask a question. With `"stream": true` the answer arrives as Server-Sent Events while it is being made."""
@@ -115,33 +114,6 @@ def _json(shape: SearchResponse | Readiness, status: int = 200) -> Response:
     return Response(shape.model_dump_json(by_alias=True), status, media_type="application/json")
 
 
-# ---- one question's events, made whole ------------------------------------------------------------------------------
-
-
-async def told(driver: Driver, request: AskRequest, request_id: str) -> AsyncGenerator[Event, None]:
-    """The driver's events, each with the request's id, and exactly one end even if the driver raises or just stops."""
-    try:
-        async with aclosing(driver.stream(request, request_id)) as events:
-            async for event in events:
-                yield _stamped(event, request_id)
-                if isinstance(event, CompletedEvent | ErrorEvent):
-                    return
-        raise AssayError("the driver's stream ended without completed or error")
-    except AssayError as fault:
-        yield ErrorEvent(request_id=request_id, error=body_of(fault, request_id))
-    except Exception as fault:  # noqa: BLE001 - after the first byte there is no 500: the stream must end with an event
-        yield ErrorEvent(request_id=request_id, error=_internal(fault, request_id))
-
-
-def _stamped(event: Event, request_id: str) -> Event:
-    update: dict[str, object] = {"request_id": request_id}
-    if isinstance(event, CompletedEvent):
-        update["response"] = event.response.model_copy(update={"request_id": request_id})
-    if isinstance(event, ErrorEvent):
-        update["error"] = censored(event.error, request_id)
-    return event.model_copy(update=update)
-
-
 # ---- request ids and faults -----------------------------------------------------------------------------------------
 
 
@@ -171,9 +143,9 @@ class Guard:
         except ClientDisconnect:
             log.info("the client went away", extra={"question_id": request_id})
         except Exception as fault:  # noqa: BLE001 - the last one before the server, whose own 500 would have no id
-            body = _internal(fault, request_id)
+            body = internal(fault, request_id)
             if not started:
-                await response_of(body)(scope, receive, send_with_id)
+                await response_of(body, path=scope["path"])(scope, receive, send_with_id)
         finally:
             if scope["path"] not in QUIET:
                 told = {"method": scope["method"], "path": scope["path"], "status": status}
@@ -189,26 +161,20 @@ def _request_id(scope: Scope) -> str:
     return given if _SANE_ID.fullmatch(given) else f"req_{ULID()}"
 
 
-def _internal(fault: Exception, request_id: str) -> ErrorBody:
-    wrapped = AssayError(f"{type(fault).__name__}: {fault}")
-    wrapped.__cause__ = fault
-    return body_of(wrapped, request_id)
-
-
 async def _on_fault(request: Request, fault: Exception) -> Response:
     assert isinstance(fault, AssayError)
-    return response_of(body_of(fault, request.state.request_id))
+    return response_of(body_of(fault, request.state.request_id), path=request.url.path)
 
 
 async def _on_http(request: Request, fault: Exception) -> Response:
     """The framework's own: no such route, or not this method."""
     assert isinstance(fault, HTTPException)
-    request_id = request.state.request_id
+    request_id, path = request.state.request_id, request.url.path
     if fault.status_code == 405:
         headers = dict(fault.headers or {})
         methods = tuple(headers.get("Allow", "").split(", "))
         wrong = MethodNotAllowed(f"Use {' or '.join(methods)} here.", field="method", allowed=methods)
-        return response_of(body_of(wrong, request_id), headers)
+        return response_of(body_of(wrong, request_id), headers, path)
     if fault.status_code == 404:
-        return response_of(body_of(NoRoute("There is no such route.", allowed=openapi.ROUTES), request_id))
-    return response_of(body_of(AssayError(f"HTTP {fault.status_code}: {fault.detail}"), request_id))
+        return response_of(body_of(NoRoute("There is no such route.", allowed=openapi.ROUTES), request_id), path=path)
+    return response_of(body_of(AssayError(f"HTTP {fault.status_code}: {fault.detail}"), request_id), path=path)

@@ -10,11 +10,12 @@ from ray.serve.handle import DeploymentHandle
 
 from assay import loop
 from assay.config import AppConfig
-from assay.errors import AssayError, of_code
+from assay.errors import AssayError, StageTimeout, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.hits import search
 from assay.run import Stages
 from assay.schemas import AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
+from assay.types import BucketInfo, Scope
 from deployments.remote import (
     Hops,
     RemoteExpander,
@@ -82,6 +83,18 @@ class Driver:
     async def search(self, request: SearchRequest, request_id: str) -> Reply[SearchResponse]:
         timeout_s = self._config.retriever.timeout_s
         return await reply(search(request, self._retriever, timeout_s, request_id), "search")
+
+    async def describe(self, scope: Scope, request_id: str) -> Reply[tuple[BucketInfo, ...]]:
+        return await reply(self._describe(scope))
+
+    async def _describe(self, scope: Scope) -> tuple[BucketInfo, ...]:
+        timeout_s = self._config.retriever.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                found: tuple[BucketInfo, ...] = await self._retriever.describe(scope)
+        except TimeoutError:
+            raise StageTimeout(f"retriever: timeout after {timeout_s:.1f} s") from None
+        return found
 
     async def readiness(self) -> Reply[Readiness]:
         return await reply(self._readiness())

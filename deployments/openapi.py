@@ -10,11 +10,19 @@ DESCRIPTION = """Agentic search over private document collections.
 Every response carries `x-request-id`: the client's own (letters, digits, `_.-`, at most 64) or a new one.
 Every error has one shape; `code` is stable, `field` and `allowed` name the input to blame and what it may be."""
 
-ROUTES = ("POST /v1/answers", "POST /v1/search", "GET /healthz", "GET /readyz", "GET /openapi.json")
+ROUTES = (
+    "POST /v1/answers",
+    "POST /v1/search",
+    "POST /v1/chat/completions",
+    "GET /v1/models",
+    "GET /healthz",
+    "GET /readyz",
+    "GET /openapi.json",
+)
 
 _REQUEST_ID = "req_01JB2Z0T6V9W8X7Y6Z5A4B3C2D"
-_ID_HEADER = {"x-request-id": {"description": "Names this request in the log.", "schema": {"type": "string"}}}
-_RETRY_HEADER = {"retry-after": {"description": "Seconds.", "schema": {"type": "string", "pattern": "^[0-9]+$"}}}
+ID_HEADER = {"x-request-id": {"description": "Names this request in the log.", "schema": {"type": "string"}}}
+RETRY_HEADER = {"retry-after": {"description": "Seconds.", "schema": {"type": "string", "pattern": "^[0-9]+$"}}}
 
 _FILTERS = {
     "and": [
@@ -48,7 +56,7 @@ FIND: Any = {
     },
 }
 
-_CITATION = {
+CITATION = {
     "number": 1,
     "slot": "E3",
     "doc_id": "doc_7",
@@ -77,7 +85,7 @@ _ANSWER = {
         ],
         "style": "extract",
     },
-    "citations": [_CITATION],
+    "citations": [CITATION],
     "degraded": [{"stage": "reranker", "reason": "timeout after 8.0 s", "fallback": "fused order"}],
     "index_version": "v42-9f3c1a",
     "rounds": 2,
@@ -114,7 +122,7 @@ def _error(code: str, message: str, field: str | None = None, allowed: tuple[str
     return {"error": body}
 
 
-_ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
+ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
     400: (
         "Not valid JSON",
         _error("malformed_body", 'The body is not valid JSON: Detected duplicate key "mode" at line 1 column 44.'),
@@ -155,9 +163,9 @@ def _responses(*statuses: int) -> dict[int | str, Any]:
     return {
         status: {
             "model": ErrorResponse,
-            "description": _ERRORS[status][0],
-            "headers": _ID_HEADER,
-            "content": {"application/json": {"example": _ERRORS[status][1]}},
+            "description": ERRORS[status][0],
+            "headers": ID_HEADER,
+            "content": {"application/json": {"example": ERRORS[status][1]}},
         }
         for status in statuses
     }
@@ -165,7 +173,7 @@ def _responses(*statuses: int) -> dict[int | str, Any]:
 
 def _good(model: type, example: dict[str, Any], description: str) -> dict[str, Any]:
     content = {"application/json": {"example": example}}
-    return {"model": model, "description": description, "headers": _ID_HEADER, "content": content}
+    return {"model": model, "description": description, "headers": ID_HEADER, "content": content}
 
 
 _BODY_STATUSES = (400, 404, 408, 413, 415, 422, 500, 502, 503, 504)
@@ -180,12 +188,12 @@ ANSWERS: dict[str, Any] = {
 }
 
 _HIT = {
-    **{key: _CITATION[key] for key in ("chunk_id", "doc_id", "bucket", "title", "uri", "page", "heading", "span")},
+    **{key: CITATION[key] for key in ("chunk_id", "doc_id", "bucket", "title", "uri", "page", "heading", "span")},
     "hidden": False,
     "score": 0.83,
     "ranks": {"dense": 2, "sparse": 1},
-    "text": _CITATION["quote"],
-    "text_span": _CITATION["span"],
+    "text": CITATION["quote"],
+    "text_span": CITATION["span"],
 }
 _FOUND = {
     "request_id": _REQUEST_ID,
@@ -208,7 +216,7 @@ HEALTH: dict[str, Any] = {
     "responses": {
         200: {
             "description": "Alive",
-            "headers": _ID_HEADER,
+            "headers": ID_HEADER,
             "content": {
                 "application/json": {
                     "schema": {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]},
@@ -232,4 +240,4 @@ READY: dict[str, Any] = {
     },
 }
 for _operation in (ANSWERS, SEARCH):
-    _operation["responses"][503]["headers"] = {**_ID_HEADER, **_RETRY_HEADER}
+    _operation["responses"][503]["headers"] = {**ID_HEADER, **RETRY_HEADER}

@@ -4,6 +4,7 @@ What belongs to the server (paths, prompts, stacks) never leaves it: such a text
 the log has the original under the request's id.
 """
 
+import json
 import logging
 import re
 from collections.abc import Iterator
@@ -33,6 +34,10 @@ _MEANING = {
 }
 _ALWAYS_INSIDE = {"internal", "stage_fault", "bad_model_output"}
 _REVEALING = re.compile(r"(?:^|[^\w/])~?/[\w.@-]+/|[A-Za-z]:\\|Traceback|\n|0x[0-9a-f]{6}")
+
+CHAT_PATHS = ("/v1/chat/", "/v1/models")
+_CHAT_NAMES = {"budget.answer_tokens": "max_tokens", "buckets[0]": "model"}
+_CHAT_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 _TAGS: dict[str, type[Shape]] = {shape.__name__: shape for shape in (Predicate, And, Or, Not)}
 _QUOTED = re.compile(r"'([^']*)'")
@@ -91,13 +96,36 @@ def censored(body: ErrorBody, request_id: str) -> ErrorBody:
     return body_of(of_code(body.code, body.message, body.field, tuple(body.allowed)), request_id)
 
 
-def response_of(body: ErrorBody, headers: dict[str, str] | None = None) -> Response:
+def internal(fault: Exception, request_id: str) -> ErrorBody:
+    """A fault that is none of ours: the log has its words and its stack."""
+    wrapped = AssayError(f"{type(fault).__name__}: {fault}")
+    wrapped.__cause__ = fault
+    return body_of(wrapped, request_id)
+
+
+def response_of(body: ErrorBody, headers: dict[str, str] | None = None, path: str = "") -> Response:
+    """In the form of the door that ``path`` belongs to."""
     kind = kind_of(body.code)
     headers = dict(headers or {})
     if kind.status == 503 and kind.retryable:
-        headers["retry-after"] = str(RETRY_AFTER_S)
+        headers.setdefault("retry-after", str(RETRY_AFTER_S))
+    if path.startswith(CHAT_PATHS):
+        status = 400 if kind.status == 422 else kind.status  # that API's clients take 422 for something else
+        return Response(json.dumps({"error": chat_error(body)}), status, headers, media_type="application/json")
     content = ErrorResponse(error=body).model_dump_json()
     return Response(content, kind.status, headers, media_type="application/json")
+
+
+def chat_error(body: ErrorBody) -> dict[str, object]:
+    """``error`` as OpenAI's API has it; the fields of our requests by the names that they have there."""
+    param, message = body.field, body.message
+    for ours, theirs in _CHAT_NAMES.items():
+        if param == ours:
+            param, message = theirs, message.replace(ours, theirs)
+    status = kind_of(body.code).status
+    kind = _CHAT_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    said = {"message": message, "type": kind, "param": param, "code": body.code}
+    return {**said, "allowed": body.allowed, "request_id": body.request_id}
 
 
 # ---- pydantic's errors, as one sentence about one field -------------------------------------------------------------

@@ -207,5 +207,8 @@ class RemoteDriver(_Remote):
     async def search(self, request: s.SearchRequest, request_id: str) -> s.SearchResponse:
         return await self._call("search", request, request_id)  # type: ignore[no-any-return]
 
+    async def describe(self, scope: t.Scope, request_id: str) -> tuple[t.BucketInfo, ...]:
+        return await self._call("describe", scope, request_id)  # type: ignore[no-any-return]
+
     async def readiness(self) -> s.Readiness:
         return await self._call("readiness")  # type: ignore[no-any-return]

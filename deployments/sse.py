@@ -8,7 +8,7 @@ The framing is our own three lines, because the wire must carry U+2028 and U+008
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi import Response
 from starlette.requests import ClientDisconnect
@@ -62,15 +62,49 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+class Wire(Protocol):
+    """What one question looks like to its client: fed every event once, in order, whether they are streamed or not."""
+
+    def frames(self, event: Event) -> str:
+        """The event as server-sent text; "" where this wire has nothing to say of it."""
+        ...
+
+    def response(self) -> Response:
+        """The whole, after the last event."""
+        ...
+
+
+class NativeWire:
+    """Every event as it is, under an id that rises by one."""
+
+    def __init__(self) -> None:
+        self._id = 0
+        self._last: Event | None = None
+
+    def frames(self, event: Event) -> str:
+        self._id += 1
+        self._last = event
+        return f"id: {self._id}\nevent: {event.type}\ndata: {event.model_dump_json(by_alias=True)}\n\n"
+
+    def response(self) -> Response:
+        if isinstance(self._last, ErrorEvent):
+            return response_of(self._last.error)
+        assert isinstance(self._last, CompletedEvent)
+        return Response(self._last.response.model_dump_json(by_alias=True), media_type="application/json")
+
+
 class QuestionResponse(Response):
     """Runs one question while its client listens. Everything of it (slot, driver's stream, heartbeat) lives inside
     ``__call__``, in one task, so that nothing is left behind however it ends.
 
     ``events`` must yield at least one event, end with exactly one CompletedEvent or ErrorEvent, and never raise."""
 
-    def __init__(self, events: Callable[[], Events], slots: Slots, stream: bool, heartbeat_s: float) -> None:
+    def __init__(
+        self, events: Callable[[], Events], slots: Slots, stream: bool, heartbeat_s: float, wire: Wire | None = None
+    ) -> None:
         super().__init__()
         self._events, self._slots, self._stream, self._heartbeat_s = events, slots, stream, heartbeat_s
+        self._wire = wire or NativeWire()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._slots.one():
@@ -78,33 +112,27 @@ class QuestionResponse(Response):
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._events()) as events:
-            event = await anext(events)  # before any header: an error here still has its status
-            if self._stream and not isinstance(event, ErrorEvent):
-                await send_events(event, events, send, self._heartbeat_s)
+            first = await anext(events)  # before any header: an error here still has its status
+            if self._stream and not isinstance(first, ErrorEvent):
+                await send_events(first, events, self._wire, send, self._heartbeat_s)
                 return
+            self._wire.frames(first)
             async for later in events:
-                event = later
-        await _last(event)(scope, receive, send)
-
-
-def _last(event: Event) -> Response:
-    if isinstance(event, ErrorEvent):
-        return response_of(event.error)
-    assert isinstance(event, CompletedEvent)
-    return Response(event.response.model_dump_json(by_alias=True), media_type="application/json")
+                self._wire.frames(later)
+        await self._wire.response()(scope, receive, send)
 
 
 async def send_events(
-    first: Event, rest: Events, send: Send, heartbeat_s: float, send_timeout_s: float = SEND_TIMEOUT_S
+    first: Event, rest: Events, wire: Wire, send: Send, heartbeat_s: float, send_timeout_s: float = SEND_TIMEOUT_S
 ) -> None:
     """The open line. Pulls the next event only when the last one is taken, so a slow reader holds back the source."""
     line = _Line(send, send_timeout_s)
     await line.open()
     beat = asyncio.create_task(line.beat(heartbeat_s))
     try:
-        await line.event(first)
+        await line.write(wire.frames(first))
         async for event in rest:
-            await line.event(event)
+            await line.write(wire.frames(event))
     finally:
         beat.cancel()
         await asyncio.gather(beat, return_exceptions=True)
@@ -116,28 +144,26 @@ class _Line:
 
     def __init__(self, send: Send, timeout_s: float) -> None:
         self._send, self._timeout_s = send, timeout_s
-        self._lock, self._id = asyncio.Lock(), 0
+        self._lock = asyncio.Lock()
 
     async def open(self) -> None:
         headers = {"content-type": "text/event-stream; charset=utf-8", **SSE_HEADERS}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 
-    async def event(self, event: Event) -> None:
-        self._id += 1
-        await self._write(f"id: {self._id}\nevent: {event.type}\ndata: {event.model_dump_json(by_alias=True)}\n\n")
-
     async def beat(self, every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s)
-            await self._write(": ping\n\n")
+            await self.write(": ping\n\n")
 
     async def close(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _write(self, frame: str) -> None:
+    async def write(self, frames: str) -> None:
+        if not frames:
+            return
         try:
             async with self._lock, asyncio.timeout(self._timeout_s):
-                await self._send({"type": "http.response.body", "body": frame.encode(), "more_body": True})
+                await self._send({"type": "http.response.body", "body": frames.encode(), "more_body": True})
         except TimeoutError:
             raise ClientDisconnect from None

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from assay import events as ev
 from assay import schemas as s
+from assay import types as t
 
 Step = ev.Event | BaseException | float
 
@@ -63,6 +64,8 @@ class ScriptedDriver:
         self.running = 0
         self.closed = 0
         self.search_fault: BaseException | None = None
+        self.describe_fault: BaseException | None = None
+        self.buckets = (t.BucketInfo("contracts", 60, 4000, "Agreements"), t.BucketInfo("secret", 1, 2))
         self.ready_now: Callable[[], s.Readiness] = lambda: s.Readiness(status="ready", stages={"retriever": "ready"})
 
     async def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[ev.Event]:
@@ -98,6 +101,11 @@ class ScriptedDriver:
         )
         explain = s.SearchExplain(allowed_rows=60, total_rows=4000, methods={"dense": "exact"})
         return s.SearchResponse(request_id="", hits=[hit], explain=explain, index_version="v1")
+
+    async def describe(self, scope: t.Scope, request_id: str) -> tuple[t.BucketInfo, ...]:
+        if self.describe_fault:
+            raise self.describe_fault
+        return tuple(b for b in self.buckets if not scope.buckets or b.name in scope.buckets)
 
     async def readiness(self) -> s.Readiness:
         return self.ready_now()

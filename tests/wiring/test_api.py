@@ -24,7 +24,7 @@ from assay import schemas as s
 from assay.config import IngressConfig
 from deployments.api import make_api
 from deployments.body import SlowBody, read
-from deployments.sse import send_events
+from deployments.sse import NativeWire, send_events
 from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver, Step, whole
 
 pytestmark = pytest.mark.anyio
@@ -493,8 +493,9 @@ async def test_a_reader_that_takes_nothing_is_given_up() -> None:
             await asyncio.sleep(60)
 
     async with aclosing(rest()) as events:
+        first = ev.AnswerEvent(delta="x")
         with pytest.raises(ClientDisconnect):
-            await send_events(ev.AnswerEvent(delta="x"), events, send, heartbeat_s=10, send_timeout_s=0.05)
+            await send_events(first, events, NativeWire(), send, heartbeat_s=10, send_timeout_s=0.05)
     assert (pulled, len(sent)) == (2, 4)
 
 

@@ -14,7 +14,9 @@ HEAVY = ("ray", "vllm", "fastapi", "torch", "transformers", "sentence_transforme
 # They read files, embed and index: imported by the retriever and the commands, not by the loop and its stages.
 OUTSIDE_CORE = ("assay.index", "assay.cli", "assay.__main__")
 RAY_ALLOWED = {"graph.py", "examples", "bench", "tests"}
-RAY_FREE = {"deployments/api.py", "deployments/body.py", "deployments/sse.py", "deployments/openapi.py"}
+RAY_FREE = {
+    f"deployments/{name}.py" for name in ("api", "body", "chat", "events", "openapi", "openapi_chat", "problems", "sse")
+}
 ABSOLUTE_HOME = re.compile(r"(?<![\w.~$}])/(?:root|home/[a-z]+|Users/[A-Za-z]+|work|tmp/w)(?:/|\b)")
 REGISTRY = re.compile(
     r"(?:pypi|pythonhosted|npmjs|download\.pytorch|crates)\.(?:org|com|io)|--(?:extra-)?index-url\s+\S"

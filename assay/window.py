@@ -1,0 +1,59 @@
+"""Which part of a conversation goes with its next question: whole turns, at most so many messages and tokens of them.
+
+The window does not slide with every turn: when it is over a bound it is cut to half of it. Between two cuts what is sent
+only grows at its end, so that an engine's prefix cache holds for it. The start is a function of the turns alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from assay.ports import Tokenizer
+from assay.schemas import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    messages: int = 20
+    tokens: int = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of one turn: a question with all that followed it, up to the next question. It is kept whole or left out whole, so
+    that no tool's call is without its result."""
+
+    messages: int
+    tokens: int
+
+
+def start_of(turns: Sequence[Size], bounds: Bounds, start: int = 0) -> int:
+    """The first turn of the window over all ``turns``, where ``start`` was the first one when the conversation began (or of
+    a window that was cut before). The newest turn is always in it."""
+    messages = [0, *accumulate(turn.messages for turn in turns)]
+    tokens = [0, *accumulate(turn.tokens for turn in turns)]
+    for end in range(start + 1, len(turns) + 1):
+        if messages[end] - messages[start] <= bounds.messages and tokens[end] - tokens[start] <= bounds.tokens:
+            continue
+        while start < end - 1 and (
+            messages[end] - messages[start] > bounds.messages // 2 or tokens[end] - tokens[start] > bounds.tokens // 2
+        ):
+            start += 1
+    return start
+
+
+def size_of(turn: Sequence[Turn], tokenizer: Tokenizer) -> Size:
+    return Size(len(turn), sum(tokenizer.count(message.content) for message in turn))
+
+
+def windowed(turns: Sequence[Sequence[Turn]], bounds: Bounds, tokenizer: Tokenizer, start: int = 0) -> list[Turn]:
+    """The messages of the window. Of a newest turn that is too long by itself, the last ones, each shortened to its share."""
+    sizes = [size_of(turn, tokenizer) for turn in turns]
+    kept = turns[start_of(sizes, bounds, start) :]
+    if len(kept) == 1:
+        last = list(kept[0])[-bounds.messages :]
+        if sum(tokenizer.count(message.content) for message in last) > bounds.tokens:
+            share = bounds.tokens // len(last)
+            return [m.model_copy(update={"content": tokenizer.truncate(m.content, share)}) for m in last]
+        return last
+    return [message for turn in kept for message in turn]

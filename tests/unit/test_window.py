@@ -1,0 +1,46 @@
+"""A conversation's window: whole turns, within its bounds, and a start that rests between two cuts."""
+
+import itertools
+
+import pytest
+
+from assay.schemas import Turn
+from assay.window import Bounds, windowed
+from tests.fakes import WordTokenizer
+
+BOUNDS = Bounds(messages=20, tokens=100)
+WORDS = WordTokenizer()
+
+
+def turn(n: int, words: int = 2) -> list[Turn]:
+    said = " ".join([f"w{n}"] * words)
+    return [Turn(role="user", content=said), Turn(role="assistant", content=said)]
+
+
+def test_at_most_twenty_messages_and_the_newest_always() -> None:
+    for count in range(60):
+        kept = windowed([turn(n) for n in range(count)], BOUNDS, WORDS)
+        assert len(kept) <= 20
+        assert kept[-2:] == (turn(count - 1) if count else [])
+        assert [m.role for m in kept] == ["user", "assistant"] * (len(kept) // 2)
+
+
+def test_between_two_cuts_the_window_only_grows_at_its_end() -> None:
+    windows = [windowed([turn(n) for n in range(count)], BOUNDS, WORDS) for count in range(100)]
+    cuts = [n for n, (old, new) in enumerate(itertools.pairwise(windows)) if new[: len(old)] != old]
+    assert cuts == list(range(10, 99, 6))  # ten turns fit, a cut leaves five
+
+
+def test_tokens_bound_it_too() -> None:
+    kept = windowed([turn(n, 20) for n in range(10)], BOUNDS, WORDS)
+    assert sum(WORDS.count(m.content) for m in kept) <= 100
+
+
+def test_a_newest_turn_that_is_too_long_alone_is_shortened() -> None:
+    kept = windowed([turn(0), turn(1, 500)], BOUNDS, WORDS)
+    assert [WORDS.count(m.content) for m in kept] == [50, 50]
+
+
+@pytest.mark.parametrize("turns", [[], [[]]])
+def test_nothing_said(turns: list[list[Turn]]) -> None:
+    assert windowed(turns, BOUNDS, WORDS) == []

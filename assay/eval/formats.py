@@ -134,13 +134,15 @@ def _trec_topics(path: Path) -> _Parts:
 
 
 def _smart(path: Path) -> _Parts:
-    """``.I id`` begins an entry; ``.T`` and ``.W`` are its title and text, other fields are passed over."""
-    for number, entry in _blocks(path, re.compile(r"^\.I[ \t]+(.*?)(?=^\.I[ \t]|\Z)", re.M | re.S)):
-        name, *fields = re.split(r"^\.([A-Z])[ \t]*$", entry, flags=re.M)
-        held = dict(zip(fields[::2], fields[1::2], strict=True))
-        if "W" not in held:
+    """``.I id`` begins an entry; ``.T`` and ``.W`` are its title and text, other fields are passed over. ``.W`` is the last
+    one: what looks like a field after it is text, as Cranfield has it in three documents."""
+    for number, entry in _blocks(path, re.compile(r"^\.I[ \t]+(.*?)(?=^\.I\b|\Z)", re.M | re.S)):
+        head, mark, text = entry.partition("\n.W\n")
+        name, *fields = re.split(r"^\.([A-Z])[ \t]*$", head, flags=re.M)
+        if not mark:
             raise _fault(path, number, f"the entry '{name.strip()[:40]}' has no .W")
-        yield number, Document(name.strip(), held.get("T", "").strip(), held["W"].strip())
+        title = dict(zip(fields[::2], fields[1::2], strict=True)).get("T", "")
+        yield number, Document(name.strip(), title.strip(), text.strip())
 
 
 def _smart_queries(path: Path) -> _Parts:

@@ -24,7 +24,7 @@ TREC = """<DOC>
 </DOC>
 <doc><docno>FT-2</docno> Bare words. </doc>
 """
-SMART = ".I 1\n.T\na title\n.A\nSomebody\n.W\nits text\n.I 2\n.T\nempty\n.W\n"
+SMART = ".I 1\n.T\na title\n.A\nSomebody\n.W\nits text\n.A\ngoes on\n.I 2\n.T\nempty\n.W\n\n.I\n"
 
 
 def test_corpora(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_corpora(tmp_path: Path) -> None:
         Document("FT-2", "", "Bare words."),
     ]
     assert documents_of(file(tmp_path, "s", SMART)) == [
-        Document("1", "a title", "its text"),
+        Document("1", "a title", "its text\n.A\ngoes on"),
         Document("2", "empty", ""),
     ]
     assert documents_of(file(tmp_path, "l", "x\tone\ttab\ny\ttwo\n")) == [

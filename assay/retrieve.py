@@ -280,14 +280,14 @@ class LocalRetriever:
         usual = self._config.dense_weight
         if self._config.fusion == "minmax" or len(legs) < 2 or not len(legs["dense"].lists[i][0]):
             return usual
-        background = reader.background(legs["dense"].vectors[i])
+        mean, deviation = reader.background(legs["dense"].vectors[i])
         rows, scores = legs["sparse"].lists[i]
         agreed = legs["dense"].score(i, agreed_rows(rows))
-        if not (np.isfinite(background).all() and np.isfinite(agreed).all()):
+        if isnan(mean) or not np.isfinite(agreed).all():
             return usual  # a part of the dense leg is torn, which the result says
         letters = letters_per_token(text, len(self._embedder.token_starts(text)))
         best = float(legs["dense"].lists[i][1][0])
-        curves = Curves(background, best, allowed.count, scores, agreed, letters)
+        curves = Curves(mean, deviation, best, allowed.count, scores, agreed, letters)
         return dense_share(curves, usual, self._config.by_standing, self._config.by_lead)
 
     def _linked(

@@ -28,12 +28,13 @@ _SPELLED, _READ = 1.0, 2.0  # letters per token of a text that is spelled out, a
 class Curves:
     """The two legs' scores of one query.
 
-    ``background``: cosines of passages taken at random; ``best``: the highest cosine; ``allowed``: how many passages
+    ``mean`` and ``deviation``: of the cosines of all passages; ``best``: the highest cosine; ``allowed``: how many passages
     could be found; ``sparse``: BM25 scores, the best first; ``agreed``: cosines of the first of these; ``letters``:
     letters per token of the query in the embedder's own tokens.
     """
 
-    background: Scores
+    mean: float
+    deviation: float
     best: float
     allowed: int
     sparse: Scores
@@ -57,7 +58,7 @@ def dense_share(curves: Curves, usual: float, by_standing: float, by_lead: float
     A query that the embedder spells out letter by letter has, besides, only the share by which the dense leg agrees
     with BM25: an English model sees in all Arabic passages the same thing, Arabic, and is as sure of its best as ever.
     """
-    mean, deviation = float(curves.background.mean()), float(curves.background.std())
+    mean, deviation = curves.mean, curves.deviation
     if not len(curves.sparse) or deviation < 1e-6:  # nothing to weigh against, or nothing to measure by
         return usual
     standing = (curves.best - mean) / (deviation * sqrt(2 * log(max(3, curves.allowed))))

@@ -5,7 +5,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import isnan, log, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from assay.types import Chunk, DocumentQuery, DocumentText
 
 _Checked = tuple[FileEntry, tuple[int, ...] | None]
 _SELECTIONS = 64  # filters whose masks are kept for each segment
-_BACKGROUND = 512  # rows that stand for all: what cosine a query has with one taken at random
+_BACKGROUND = 4096  # rows that stand for all: what cosine a query has with one taken at random
 _NAMED = 50  # pages or headings, where the one that is asked for is not there
 
 
@@ -58,9 +58,7 @@ class Reader:
         self._place = self._places()
         self._counts = [s.segment.sparse.counts(s.alive) if s.segment.sparse else None for s in self.segments]
         self._searched = sum(s.count for s in self.segments if s.segment.sparse)
-        self._spread = self._vectors(
-            np.linspace(0, len(self.ids) - 1, min(len(self.ids), _BACKGROUND)).astype(np.int64)
-        )
+        self._mean, self._covariance = self._moments()
         self._selected: OrderedDict[int, tuple[Mask, list[tuple[Mask | None, int]]]] = OrderedDict()
         self._lock = threading.Lock()
         for segment in loaded:
@@ -91,9 +89,11 @@ class Reader:
         """Of a unit vector with the chunks at some rows; NaN where their dense leg is missing."""
         return self._each(rows, lambda _, s, at: s.dense.cosines(query, at) if s.dense else None)
 
-    def background(self, query: Scores) -> Scores:
-        """Cosines with rows at even distances, which stand for all; NaN where the dense leg is missing."""
-        return self._spread @ query
+    def background(self, query: Scores) -> tuple[float, float]:
+        """Mean and standard deviation of a query's cosines with all rows, or of very many with those at even distances; NaN
+        where a part of the dense leg is missing. From the vectors' moments: cheaper than 512 cosines, and exact."""
+        spread = float(query @ self._covariance @ query)
+        return float(self._mean @ query), spread if isnan(spread) else sqrt(max(0.0, spread))
 
     def sparse_query(self, text: str) -> SparseQuery:
         """Without terms where no segment has one."""
@@ -150,6 +150,15 @@ class Reader:
             if len(here) and (scores := score(number, s.segment, self._place[1][rows[here]])) is not None:
                 out[here] = scores
         return out
+
+    def _moments(self) -> tuple[Scores, Scores]:
+        """Of the vectors: their mean, shape (dim,), and covariance, shape (dim, dim)."""
+        count = min(len(self.ids), _BACKGROUND)
+        vectors = self._vectors(np.linspace(0, len(self.ids) - 1, count).astype(np.int64) if count else self.ids)
+        of_each = np.float32(1 / max(1, count))
+        mean = vectors.sum(0) * of_each
+        vectors -= mean
+        return mean, vectors.T @ vectors * of_each
 
     def _vectors(self, rows: Ids) -> Scores:
         """Of some rows, shape (n, dim); NaN where their dense leg is missing."""

@@ -17,5 +17,6 @@ def test_a_share_is_a_share(
     background: list[float], best: float, allowed: int, found: list[float], letters: float
 ) -> None:
     sparse = scores(*sorted(found, reverse=True))
-    curves = Curves(scores(*background), best, allowed, sparse, scores(*background[:5]), letters)
+    cosines = scores(*background)
+    curves = Curves(float(cosines.mean()), float(cosines.std()), best, allowed, sparse, cosines[:5], letters)
     assert 0 <= dense_share(curves, *USUAL) <= 1

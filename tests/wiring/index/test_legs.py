@@ -18,6 +18,7 @@ from assay.index.reader import Reader
 from assay.index.snapshot import read_current
 from assay.index.sparse import Sparse
 from assay.text import index_terms
+from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import ingest, write
 
 ROWS, DIM = 6_000, 32
@@ -268,3 +269,20 @@ def test_the_ladder() -> None:
     assert [dense.kind_for(rows, "auto") for rows in (0, 20_000, 20_001, 1_000_000)] == ["flat", "flat", "ivf", "ivf"]
     for kind in dense.KINDS:
         assert [dense.kind_for(rows, kind) for rows in (1_000, 1_001)] == ["flat", kind]
+
+
+def test_the_background_is_that_of_all_rows(tmp_path: Path) -> None:
+    """From the vectors' moments, over several segments; unknown where one of them lacks its vectors."""
+    folder, index = tmp_path / "a", tmp_path / "index"
+    for half in (0, 1):
+        texts = {f"{half}-{i}.txt": text for i, text in enumerate(some_texts(60)) if i % 2 == half}
+        ingest(write(folder, texts), index, rebuild_rows=0)
+    layout = Layout(str(index))
+    reader = Reader(layout, read_current(layout))
+    assert len(reader.segments) == 2
+    query = WordEncoder().embed_now(["w1 w5 w17"])[0]
+    cosines = reader.cosines(query, np.arange(len(reader.ids)))
+    assert reader.background(query) == pytest.approx((cosines.mean(), cosines.std()), abs=1e-5)
+    torn = next(index.rglob("dense.vectors.npy"))
+    torn.write_bytes(b"torn" + torn.read_bytes()[4:])
+    assert np.isnan(Reader(layout, read_current(layout)).background(query)).all()

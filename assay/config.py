@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from assay.frozen import Frozen as _Config
 from assay.llm.endpoint import Capability, EndpointConfig, Strategy
 from assay.logistic import Logistic
-from assay.schemas import STEPS, Step
+from assay.schemas import STEPS, Fusion, Step
 
 
 class EngineConfig(_Config):
@@ -175,7 +175,7 @@ class RetrieverConfig(_Config):
         "are compared there. Needs requirements/gpu.txt, and num_gpus in the Retriever's ray_actor_options.",
     )
     fetch: int = Field(default=100, ge=1, le=1000, description="Candidates taken from each leg for each query.")
-    fusion: Literal["rrf", "minmax", "weighted"] = "weighted"
+    fusion: Fusion = "weighted"
     dense_weight: float = Field(
         default=0.65,
         ge=0,

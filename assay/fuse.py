@@ -5,12 +5,13 @@ Arrays throughout: two hundred candidates are fused in every search, and a loop 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Fusion = Literal["rrf", "minmax", "weighted"]
+from assay.schemas import Fusion
+
 Ids = NDArray[np.int64]
 _Values = NDArray[np.float64]
 

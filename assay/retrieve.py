@@ -25,7 +25,7 @@ from assay.index.reader import Reader
 from assay.index.snapshot import current_name, read_current
 from assay.index.store import check_embedder
 from assay.links import SOURCES, Links
-from assay.schemas import Degraded
+from assay.schemas import Degraded, Fusion
 from assay.types import (
     BucketInfo,
     Chunk,
@@ -249,9 +249,10 @@ class LocalRetriever:
         """The hits, and whether the link hop found any."""
         union = np.unique(np.concatenate([rows for answer in answers for rows, _ in answer.lists]))
         legs = {answer.leg: answer for answer in answers}
-        shares = [self._dense_share(reader, legs, i, text, allowed) for i, text in enumerate(query.queries)]
+        fusion = query.fusion or self._config.fusion
+        shares = [self._dense_share(fusion, reader, legs, i, text, allowed) for i, text in enumerate(query.queries)]
         lists = [_ranked(answer, i, union, shares[i]) for answer in answers for i in range(len(answer.lists))]
-        fused = fuse(self._config.fusion, lists, self._config.rrf_k)
+        fused = fuse(fusion, lists, self._config.rrf_k)
         chunks: dict[int, Chunk] = {}
         gains: dict[int, float] = {}
         if query.link_hop and "dense" in legs:
@@ -272,13 +273,13 @@ class LocalRetriever:
         return tuple(hits), bool(gains)
 
     def _dense_share(
-        self, reader: Reader, legs: Mapping[Leg, _Answer], i: int, text: str, allowed: Allowed
+        self, fusion: Fusion, reader: Reader, legs: Mapping[Leg, _Answer], i: int, text: str, allowed: Allowed
     ) -> float | None:
         """Of query i; None where all legs weigh the same."""
-        if self._config.fusion == "rrf":
+        if fusion == "rrf":
             return None
         usual = self._config.dense_weight
-        if self._config.fusion == "minmax" or len(legs) < 2 or not len(legs["dense"].lists[i][0]):
+        if fusion == "minmax" or len(legs) < 2 or not len(legs["dense"].lists[i][0]):
             return usual
         mean, deviation = reader.background(legs["dense"].vectors[i])
         rows, scores = legs["sparse"].lists[i]

@@ -20,6 +20,7 @@ WrittenStyle = Literal["prose", "list", "table"]
 Style = Literal["auto", "extract", "prose", "list", "table"]
 Intent = Literal["answer", "list", "summarise", "compare", "compute"]
 Strategy = Literal["keyword", "semantic", "hybrid"]
+Fusion = Literal["rrf", "minmax", "weighted"]
 # What a plan may decide: whether to search, the standalone question, buckets, filters, parts, variants, and the answer's form.
 Step = Literal["gate", "rewrite", "route", "filters", "decompose", "expand", "format"]
 STEPS: tuple[Step, ...] = get_args(Step)
@@ -347,6 +348,11 @@ class SearchRequest(Shape):
         # What ``_link_follows`` refuses, for readers of the schema.
         json_schema_extra={"if": {"contains": {"const": "link"}}, "then": {"contains": {"const": "dense"}}},
     )
+    fusion: Fusion | None = Field(default=None, description="How the legs' lists become one; none: as the config says.")
+    rerank: bool = Field(
+        default=False,
+        description="Candidates are put in order by the reranker's model, and the best top_k kept. It needs a running graph.",
+    )
     top_k: int = Field(default=10, ge=1, le=100)
     context_chars: int = Field(default=400, ge=0, le=4000)
     doc_id: Name | None = None
@@ -364,7 +370,10 @@ class SearchRequest(Shape):
 
 
 class SearchHit(Shape):
-    """``span``: the chunk's place in its document's text; ``text``: what stands there at ``text_span``, around the match."""
+    """``span``: the chunk's place in its document's text; ``text``: what stands there at ``text_span``, around the match.
+
+    ``score`` is what the hits are in order of: the fused one, or the reranker's where that was asked and no ``degraded`` says
+    otherwise. ``similarity``: the passage's cosine to the question, where the dense leg ran."""
 
     chunk_id: int
     doc_id: str
@@ -377,6 +386,7 @@ class SearchHit(Shape):
     hidden: bool = Field(False, description="No reader of the file sees this text: an invisible layer, a hidden sheet.")
     score: float
     ranks: dict[str, int]
+    similarity: float | None = None
     text: str
     text_span: tuple[int, int]
 
@@ -396,6 +406,7 @@ class SearchResponse(Shape):
     explain: SearchExplain
     degraded: list[Degraded] = []
     index_version: str
+    usage: Usage = Usage()
     timings_ms: dict[str, float] = {}
 
 

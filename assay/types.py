@@ -11,6 +11,7 @@ from assay.schemas import (
     Facet,
     FieldType,
     Filter,
+    Fusion,
     Intent,
     Step,
     Strategy,
@@ -211,6 +212,8 @@ class SearchQuery:
     legs: tuple[Leg, ...] = ("dense", "sparse")
     link_hop: bool = False
     """Also what the question and the best hits mention by title; needs the dense leg."""
+    fusion: Fusion | None = None
+    """None: as the retriever's config says."""
     top_k: int = 10
     facets: tuple[str, ...] = ()
     context_chars: int | None = None

@@ -71,7 +71,7 @@ def _add_search(app: FastAPI, driver: Driver, config: IngressConfig) -> None:
 
     @app.post("/v1/search", tags=["questions"], response_model=None, **openapi.SEARCH)
     async def search(request: Request, body: Annotated[SearchRequest, Body(openapi_examples=openapi.FIND)]) -> Response:
-        """Search without a model: the passages that fit, each with its place, and how they were found."""
+        """Search: the passages that fit, each with its place, and how they were found. `rerank` asks a model."""
         with slots.one():
             found = await while_connected(request.receive, driver.search(body, request.state.request_id))
         return _json(found.model_copy(update={"request_id": request.state.request_id}))

@@ -12,7 +12,7 @@ from assay import loop
 from assay.config import AppConfig
 from assay.errors import AssayError, StageTimeout, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event
-from assay.hits import search
+from assay.hits import Search
 from assay.run import Stages
 from assay.schemas import AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
 from assay.types import BucketInfo, Scope
@@ -51,6 +51,7 @@ class Driver:
             generator := RemoteGenerator("generator", generator),
         )
         self._retriever = retriever
+        self._search = Search(retriever, config.retriever, reranker, config.reranker.timeout_s)
         self._ready = {"expander": expander, "retriever": retriever, "reranker": reranker, "generator": generator}
         self._telemetry = Telemetry(config.telemetry)
 
@@ -81,8 +82,7 @@ class Driver:
         raise AssertionError("the loop ended without its last event")
 
     async def search(self, request: SearchRequest, request_id: str) -> Reply[SearchResponse]:
-        timeout_s = self._config.retriever.timeout_s
-        return await reply(search(request, self._retriever, timeout_s, request_id), "search")
+        return await reply(self._search(request, request_id), "search")
 
     async def describe(self, scope: Scope, request_id: str) -> Reply[tuple[BucketInfo, ...]]:
         return await reply(self._describe(scope))

@@ -54,6 +54,10 @@ FIND: Any = {
         "summary": "Within one bucket, by words alone",
         "value": {"question": "termination", "buckets": ["contracts"], "filters": _FILTERS, "legs": ["sparse"]},
     },
+    "reranked": {
+        "summary": "In the order of the reranker's model",
+        "value": {"question": "termination on 30 days' notice", "rerank": True, "fusion": "rrf", "top_k": 5},
+    },
 }
 
 CITATION = {
@@ -192,6 +196,7 @@ _HIT = {
     "hidden": False,
     "score": 0.83,
     "ranks": {"dense": 2, "sparse": 1},
+    "similarity": 0.62,
     "text": CITATION["quote"],
     "text_span": CITATION["span"],
 }
@@ -201,7 +206,7 @@ _FOUND = {
     "facets": {"type": {"values": [{"value": "Supply", "to": None, "count": 3}], "missing": 0, "more": 0}},
     "explain": {"allowed_rows": 60, "total_rows": 4000, "methods": {"dense": "exact", "sparse": "index"}},
     "index_version": "v42-9f3c1a",
-    "timings_ms": {"total": 44.0},
+    "timings_ms": {"retrieve": 43.8, "total": 44.0},
 }
 
 SEARCH: dict[str, Any] = {

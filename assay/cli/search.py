@@ -1,17 +1,18 @@
-"""``search``: an index without a running graph. Hits go to stdout; nothing else does."""
+"""``search``: an index of this machine, or what a running graph searches. Hits go to stdout; nothing else does."""
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
+from ulid import ULID
 
-from assay.config import AppConfig, IndexConfig
+from assay.client import Client
+from assay.config import AppConfig, IndexConfig, RetrieverConfig
 from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket
-from assay.schemas import Filter, SearchRequest
-from assay.types import LEGS, Hit, SearchQuery, SearchResult
+from assay.schemas import Filter, Fusion, SearchHit, SearchRequest, SearchResponse
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
 _SHOWN = 300  # characters of a passage in the terminal
@@ -29,17 +30,26 @@ def search(
         str | None, typer.Option("--filter", help='As JSON: {"field": "format", "op": "=", "value": "pdf"}')
     ] = None,
     facet: Annotated[list[str] | None, typer.Option(help="Count the values of this field; may be repeated.")] = None,
+    fusion: Annotated[
+        Fusion | None, typer.Option(help="How the legs' lists become one.", show_default="as configured")
+    ] = None,
+    rerank: Annotated[bool, typer.Option("--rerank", help="Let a running graph's model order the candidates.")] = False,
+    url: Annotated[
+        str | None, typer.Option(help="Ask the graph that listens here, not an index on this machine.")
+    ] = None,
     embedder: Annotated[str, typer.Option(help="The model that made the index.")] = IndexConfig().embedder,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
 ) -> None:
-    """Search an index on this machine, with the file, the heading, the page and the place of every hit.
+    """Search an index on this machine, or a running graph's, with the file, the heading, the page and the place of every hit.
 
     Exit status: 0 searched (with or without hits), 1 fault, 2 usage.
     """
     notes = Console(stderr=True)
     try:
-        asked = _query(query, bucket or [], top_k, legs, filters, facet or [])
-        result = asyncio.run(_search(asked, index, embedder))
+        asked = _request(query, bucket or [], top_k, legs, filters, facet or [], fusion, rerank)
+        if rerank and url is None:
+            raise InvalidRequest("--rerank needs the models of a running graph: say where it listens, with --url")
+        result = _remote(asked, url) if url else asyncio.run(_local(asked, index, embedder))
     except (InvalidRequest, UnknownBucket) as fault:
         _complain(notes, fault)
         raise typer.Exit(EXIT_USAGE) from None
@@ -47,39 +57,39 @@ def search(
         _complain(notes, fault)
         raise typer.Exit(EXIT_FAULT) from None
     if as_json:
-        typer.echo(TypeAdapter(SearchResult).dump_json(result, by_alias=True, indent=2).decode())
+        typer.echo(result.model_dump_json(by_alias=True, indent=2))
         return
     for degraded in result.degraded:
         notes.print(f"{degraded.reason}; instead: {degraded.fallback}", style="yellow", markup=False, soft_wrap=True)
     _show(result, Console())
 
 
-def _query(
-    query: str, buckets: list[str], top_k: int, legs: str, filters: str | None, facets: list[str]
-) -> SearchQuery:
-    """Through the same shape as HTTP, so that both doors refuse the same things."""
+def _request(
+    query: str,
+    buckets: list[str],
+    top_k: int,
+    legs: str,
+    filters: str | None,
+    facets: list[str],
+    fusion: Fusion | None,
+    rerank: bool,
+) -> SearchRequest:
+    """The shape of HTTP, so that both doors refuse the same things."""
+    given: dict[str, Any] = {
+        "question": query,
+        "buckets": buckets,
+        "filters": _filter(filters) if filters else None,
+        "legs": [leg.strip() for leg in legs.split(",")],
+        "fusion": fusion,
+        "rerank": rerank,
+        "top_k": top_k,
+        "facets": facets,
+    }
     try:
-        request = SearchRequest.model_validate(
-            {
-                "question": query,
-                "buckets": buckets,
-                "top_k": top_k,
-                "legs": [leg.strip() for leg in legs.split(",")],
-                "facets": facets,
-            }
-        )
+        return SearchRequest.model_validate(given)
     except ValidationError as e:
         first = e.errors()[0]
         raise InvalidRequest(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
-    return SearchQuery(
-        queries=(request.question,),
-        buckets=tuple(request.buckets),
-        filters=_filter(filters) if filters else None,
-        legs=tuple(leg for leg in LEGS if leg in request.legs),
-        link_hop="link" in request.legs,
-        top_k=request.top_k,
-        facets=tuple(request.facets),
-    )
 
 
 def _filter(text: str) -> Filter:
@@ -91,17 +101,22 @@ def _filter(text: str) -> Filter:
     return parsed
 
 
-async def _search(query: SearchQuery, index: str, embedder: str) -> SearchResult:
-    from assay.config import RetrieverConfig
+async def _local(request: SearchRequest, index: str, embedder: str) -> SearchResponse:
+    from assay.hits import Search
     from assay.index.embed import SentenceEmbedder
     from assay.models import resolve_model
     from assay.retrieve import LocalRetriever
 
-    encoder = SentenceEmbedder(resolve_model(embedder, Path(AppConfig().cache)))
-    return await LocalRetriever(IndexConfig(uri=index), RetrieverConfig(), encoder).search(query)
+    encoder, config = SentenceEmbedder(resolve_model(embedder, Path(AppConfig().cache))), RetrieverConfig()
+    return await Search(LocalRetriever(IndexConfig(uri=index), config, encoder), config)(request, f"req_{ULID()}")
 
 
-def _show(result: SearchResult, out: Console) -> None:
+def _remote(request: SearchRequest, url: str) -> SearchResponse:
+    with Client(url) as client:
+        return client.search(request)
+
+
+def _show(result: SearchResponse, out: Console) -> None:
     def say(text: str, style: str | None = None) -> None:
         out.print(_plain(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -113,7 +128,7 @@ def _show(result: SearchResult, out: Console) -> None:
     for number, hit in enumerate(result.hits, start=1):
         say(f"{number}. {_where(hit)}", "bold")
         say(f"   {_why(hit)}", "dim")
-        text = " ".join(hit.chunk.text.split())
+        text = " ".join(hit.text.split())
         say(f"   {text[:_SHOWN]}{'...' if len(text) > _SHOWN else ''}")
 
     for name, facet in result.facets.items():
@@ -121,15 +136,15 @@ def _show(result: SearchResult, out: Console) -> None:
         say(f"{name}: {', '.join(values) or 'no values'}")
 
 
-def _where(hit: Hit) -> str:
-    page = f"page {hit.chunk.page}" if hit.chunk.page is not None else ""
-    place = f"characters {hit.chunk.start}-{hit.chunk.end}"
-    hidden = "hidden text" if hit.chunk.hidden else ""
-    parts = (hit.chunk.uri, " > ".join(hit.chunk.heading), page, place, hidden)
+def _where(hit: SearchHit) -> str:
+    page = f"page {hit.page}" if hit.page is not None else ""
+    place = f"characters {hit.span[0]}-{hit.span[1]}"
+    hidden = "hidden text" if hit.hidden else ""
+    parts = (hit.uri, " > ".join(hit.heading), page, place, hidden)
     return ", ".join(part for part in parts if part)
 
 
-def _why(hit: Hit) -> str:
+def _why(hit: SearchHit) -> str:
     ranks = [f"{leg} rank {rank}" for leg, rank in sorted(hit.ranks.items())]
     cosine = [] if hit.similarity is None else [f"cosine {hit.similarity:.3f}"]
     return ", ".join([f"score {hit.score:.3f}", *ranks, *cosine])

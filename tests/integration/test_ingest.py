@@ -516,11 +516,12 @@ def test_the_commands(tmp_path: Path) -> None:
     assert hit.returncode == 0, hit.stderr
     assert "docs/pump.md, Pumps, characters 9-41" in hit.stdout
     as_json = json.loads(assay("search", "B-120", "--json", cwd=tmp_path).stdout)
-    assert as_json["hits"][0]["chunk"]["uri"] == "docs/pump.md"
+    assert as_json["hits"][0]["uri"] == "docs/pump.md"
     for words, code in [
         (("search", "x", "--bucket", "nope"), 2),
         (("search", "x", "--filter", "{"), 2),
         (("search", "x", "--legs", "both"), 2),
+        (("search", "x", "--rerank"), 2),
         (("search", "  "), 2),
         (("search", "x", "--index", "nowhere"), 1),
         (("ingest", "nowhere"), 2),

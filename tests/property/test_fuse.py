@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay import fuse as fusing
-from assay.fuse import Fusion, RankedList
+from assay.fuse import RankedList
+from assay.schemas import Fusion
 from tests.unit.test_fuse import Pairs, listed, pairs
 
 

@@ -61,6 +61,7 @@ class ScriptedDriver:
         self.script: list[Step] = list(script) or whole()
         self.asked: list[s.AskRequest] = []
         self.request_ids: list[str] = []
+        self.searched: list[s.SearchRequest] = []
         self.running = 0
         self.closed = 0
         self.search_fault: BaseException | None = None
@@ -90,6 +91,7 @@ class ScriptedDriver:
 
     async def search(self, request: s.SearchRequest, request_id: str) -> s.SearchResponse:
         self.request_ids.append(request_id)
+        self.searched.append(request)
         if self.search_fault:
             raise self.search_fault
         hit = s.SearchHit(
@@ -100,7 +102,8 @@ class ScriptedDriver:
             text_span=CITATION.span,
         )
         explain = s.SearchExplain(allowed_rows=60, total_rows=4000, methods={"dense": "exact"})
-        return s.SearchResponse(request_id="", hits=[hit], explain=explain, index_version="v1")
+        degraded = [s.Degraded(stage="reranker", reason="reranker: timeout", fallback="fused order")] * request.rerank
+        return s.SearchResponse(request_id="", hits=[hit], explain=explain, degraded=degraded, index_version="v1")
 
     async def describe(self, scope: t.Scope, request_id: str) -> tuple[t.BucketInfo, ...]:
         if self.describe_fault:

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from assay import events as ev
 from assay import schemas as s
 from assay.cli.ask import ask
+from assay.cli.search import search
 from assay.client import AsyncClient, Client, EventDecoder, NotAssay, Unreachable
 from assay.config import IngressConfig
 from assay.errors import AssayError, Overloaded, StageTimeout, StageUnavailable, UnknownBucket
@@ -165,13 +166,35 @@ def test_decoder_takes_bytes_however_they_are_cut() -> None:
 
 # ---- the command ----------------------------------------------------------------------------------------------------
 
-COMMAND = typer.Typer()
+COMMAND, SEARCH = typer.Typer(), typer.Typer()
 COMMAND.command()(ask)
+SEARCH.command()(search)
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(COMMAND, list(arguments))
+def run(*arguments: str, command: typer.Typer = COMMAND) -> tuple[int, str, str]:
+    result = CliRunner().invoke(command, list(arguments))
     return result.exit_code, result.stdout, result.stderr
+
+
+def test_search_asks_a_graph_where_a_url_is_given(url: str, driver: ScriptedDriver) -> None:
+    words = ("notice", "--url", url, "--rerank", "--fusion", "rrf", "--top-k", "3", "--legs", "sparse")
+    code, out, err = run(*words, command=SEARCH)
+    assert (code, err) == (0, "reranker: timeout; instead: fused order\n")
+    assert "1. contracts/supply-7.pdf, 12 Term > 12.2 Termination, page 5, characters 1042-1106" in out
+    request = driver.searched[0]
+    assert (request.rerank, request.fusion, request.top_k, request.legs) == (True, "rrf", 3, ["sparse"])
+    code, out, _ = run(*words, "--json", command=SEARCH)
+    assert s.SearchResponse.model_validate(json.loads(out)).hits[0].text == CITATION.quote
+
+
+def test_search_without_a_graph_refuses_to_rerank(url: str) -> None:
+    code, out, err = run("notice", "--rerank", command=SEARCH)
+    assert (code, out) == (2, "")
+    assert "running graph" in err and "--url" in err
+    code, _, err = run("notice", "--fusion", "sum", command=SEARCH)
+    assert (code, "weighted" in err) == (2, True)
+    code, out, err = run("notice", "--url", CLOSED, command=SEARCH)
+    assert (code, out, err) == (1, "", f"Nothing answers at {CLOSED}: start it with `make serve`.\n")
 
 
 def test_ask_shows_the_way_and_the_answer(url: str, driver: ScriptedDriver) -> None:

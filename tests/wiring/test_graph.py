@@ -10,7 +10,7 @@ from assay.config import AppConfig, ExpanderConfig, IndexConfig
 from assay.errors import StageUnavailable, UnknownBucket
 from assay.events import CompletedEvent
 from assay.models import embedder_path
-from assay.schemas import AskRequest, AskResponse
+from assay.schemas import AskRequest, AskResponse, SearchRequest
 from assay.types import Completion, CompletionRequest, Delta, ScoreRequest, Scores
 from deployments.remote import RemoteDriver, Reply, reply
 from graph import wire
@@ -99,6 +99,15 @@ def test_a_question_goes_through_every_stage(driver: tuple[RemoteDriver, bool]) 
     assert stages == ({"expander", "reranker", "generator"} if down else {"reranker"})
     assert any(d.reason.startswith("not calibrated") for d in response.degraded), "the scripted engine is no SmolLM2"
     assert {"plan", "retrieve", "rerank", "grade", "generate", "driver", "hops", "total"} <= set(response.timings_ms)
+
+
+def test_a_search_is_reranked_or_says_why_not(driver: tuple[RemoteDriver, bool]) -> None:
+    graph, down = driver
+    asked = SearchRequest(question=QUESTION, rerank=True, fusion="rrf", top_k=1)
+    found = graph._handle.search.remote(asked).result()
+    assert [hit.uri for hit in found.hits] == ["moon.md"]
+    assert [(d.stage, d.fallback) for d in found.degraded] == ([("reranker", "fused order")] if down else [])
+    assert found.usage.llm_calls == (0 if down else 1)
 
 
 def test_a_stream_ends_once_and_has_one_id(driver: tuple[RemoteDriver, bool]) -> None:

@@ -1,13 +1,14 @@
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import TypeAdapter
 
+from assay.config import RetrieverConfig
 from assay.errors import IndexFault, InvalidFilter, NotFound, StageUnavailable, UnknownBucket, UnknownField
 from assay.index.filters import FIELDS
-from assay.schemas import OPS, Filter
+from assay.schemas import OPS, Filter, Fusion
 from assay.types import SearchQuery
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import found, ingest, retriever, search, write
@@ -47,6 +48,20 @@ def test_each_leg_finds(index: Path, query: str, uri: str, leg: Any) -> None:
     hits = search(retriever(index), asked(query, legs=(leg,), buckets=("docs",))).hits
     assert hits[0].chunk.uri == uri
     assert hits[0].ranks == {leg: 1}
+
+
+def test_a_request_may_say_how_the_lists_become_one(index: Path) -> None:
+    """Under each config, what is asked for counts; and no two of the methods score alike."""
+    methods: tuple[Fusion, ...] = get_args(Fusion)
+    scores: dict[Fusion, list[list[float]]] = {asked_for: [] for asked_for in methods}
+    for configured in methods:
+        r = retriever(index, config=RetrieverConfig(fusion=configured))
+        for wanted in methods:
+            hits = search(r, asked("pump water", fusion=wanted)).hits
+            scores[wanted].append([hit.score for hit in hits])
+        assert [hit.score for hit in search(r, asked("pump water")).hits] == scores[configured][-1]
+    assert all(rows[0] == rows[1] == rows[2] for rows in scores.values())
+    assert len({tuple(rows[0]) for rows in scores.values()}) == 3
 
 
 def test_a_hit_is_whole(index: Path) -> None:

@@ -1,4 +1,5 @@
-"""Text from outside inside a prompt: data, whatever it says of itself. It cannot open a turn of the chat, nor name a slot."""
+"""Text from outside is data, whatever it says of itself: it cannot open a turn of the chat nor name a slot, and what it tells a
+model to do bears no claim."""
 
 import re
 
@@ -11,7 +12,27 @@ _MARK = re.compile(
 _PLAIN = {"<": "‹", "[": "("}
 # Characters that no reader sees and models do read: the plane of tags, a copy of ASCII.
 _UNSEEN = re.compile("[\U000e0000-\U000e007f]")
-_SLOT = re.compile(r"[\[【]\s*+(E\d{1,4})\s*+[\]】]", re.IGNORECASE)
+# By itself: ``a[1]`` is code.
+_SLOT = re.compile(r"(?<![\w\])])[\[【]\s*+(E?\d{1,4})\s*+[\]】]", re.IGNORECASE)
+_FORGED = re.compile(r"(?<![\w\])])\[E\d{1,4}\]")
+# What is said to whoever reads a document for somebody else, in the languages that are most used for it. It must begin the
+# sentence: documents may well be about prompts and instructions.
+_COMMAND = re.compile(
+    r"\W*+(?:(?:please|important|note|attention|warning|now|also|first|instead|p\.?s|todo|hey|dear|to|the|any|ai|llm|assistants?|"
+    r"models?|agents?|chatbots?|reader|system|user|human|developer|admin|instructions?|new|override|message|answering|reading|this)\b"
+    r"\W*+){0,6}+"
+    r"(?:(?:you\s++(?:must|should|shall|will|need\s++to)\s++)?+(?:(?:now|always|only|simply)\s++)?+"
+    r"(?:ignore|disregard|forget|override|bypass|do\s++not\s++follow)\s++(?:\w++\s++){0,4}?"
+    r"(?:instructions?|prompts?|rules|guidelines|directions|evidence|passages?|documents?|sources?|everything|anything|above|told)\b"
+    r"|you\s++are\s++(?:now|no\s++longer)\b"
+    r"|(?:from\s++now\s++on|henceforth)\W++(?:you|answer|reply|respond|say)\b"
+    r"|(?:you\s++must\s++)?+(?:always\s++|only\s++|simply\s++)?+(?:reply|respond|answer)\s++(?:\w++\s++){0,4}?(?:only|exactly|with|that|in\s++(?:english|german|french|spanish|chinese|json|capitals))\b"
+    r"|(?:say|output|print|write|repeat|reveal|call|invoke|execute|run|cite|mark|grade|rate|score)\s++(?:\w++\s++){0,3}?"
+    r"(?:exactly|system\s++prompt|instructions|tools?|functions?|passage|document|[\[({]?E\d|10\b|full\s++marks)"
+    r"|(?:ignoriere|vergiss|ignorez|oubliez|ignora|olvida|ignore\s++todas|dimentica)\b"
+    r"|(?:игнорируй|забудь|忽略|無視して|无视|تجاهل))",
+    re.IGNORECASE,
+)
 
 
 def inert(text: str) -> str:
@@ -22,3 +43,10 @@ def inert(text: str) -> str:
 def passage(text: str) -> str:
     """``inert``, for evidence: what looks like one of the prompt's own slots does not any more."""
     return _SLOT.sub(r"(\1)", inert(text))
+
+
+def commands(sentence: str) -> bool:
+    """Whether a sentence of a document tells its reader's assistant what to do, or is made up as a part of the assistant's own
+    prompt: it is then no evidence of anything."""
+    bare = _UNSEEN.sub("", sentence)
+    return _COMMAND.match(bare) is not None or _MARK.search(bare) is not None or _FORGED.search(bare) is not None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from assay import inert
 from assay.config import RerankerConfig
 from assay.context import focus
 from assay.grade import FeatureGrader
@@ -34,7 +35,7 @@ def passage(question: str, hit: Hit, tokens: int, tokenizer: Tokenizer) -> str:
     headings = " > ".join(dict.fromkeys(filter(None, (hit.chunk.title, *hit.chunk.heading))))
     where = tokenizer.truncate(headings, tokens // 2)
     text = focus(hit.chunk.text, question, tokens - tokenizer.count(where), tokenizer)
-    return f"{where}\n{text}" if where else text
+    return inert.passage(f"{where}\n{text}" if where else text)
 
 
 class LLMReranker:

@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
+from assay.inert import commands
 from assay.schemas import Citation
 from assay.text import content_terms, sentences, terms
 from assay.types import Chunk, Draft, Evidence, Verified
@@ -19,6 +20,7 @@ _NEGATION = re.compile(
 # A phrase between quotation marks, which are not the marks of a single word.
 _QUOTED = re.compile('"([^"\n]{3,400})"|“([^”\n]{3,400})”|«([^»\n]{3,400})»|「([^」\n]{3,400})」')
 _QUOTE_TERMS = 3
+_STOPS = frozenset(".!?…。！？؟।\"'”’»)")
 
 
 def coverage(claim: str, passage: str) -> float:
@@ -37,7 +39,9 @@ def contradicts(claim: str, quote: str) -> bool:
 
 def _strange(claim: str, quote: str) -> bool:
     numbers = set(_NUMBER.findall(claim)) - set(_NUMBER.findall(quote))
-    named = [word for word in claim.split()[1:] if word[:1].isupper()]  # the first word has its capital anyway
+    words = claim.split()
+    # The first word has its first capital anyway.
+    named = [w for n, w in enumerate(words) if w[:1].isupper() and (n or any(map(str.isupper, w[1:])))]
     known = set(terms(quote))
     return bool(numbers) or any((stems := set(terms(word))) and not stems <= known for word in named)
 
@@ -71,8 +75,20 @@ def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
     if not all(is_verbatim(phrase, chunk.text) for phrase in quoted(claim)):
         return 0.0, alone[0]
     context = " ".join((chunk.title, *chunk.heading))
-    pairs = [(start, end) for (start, _), (_, end) in itertools.pairwise(alone)]
-    rated = [(support(claim, chunk.text[slice(*span)], context), span) for span in (*alone, *pairs)]
+    ordered = {
+        span for span in alone if commands(chunk.text[slice(*span)])
+    }  # an order to a model is evidence of nothing
+    # Two in a row are one statement only where both are prose: a list or a table would lend its words to its neighbours.
+    prose = [chunk.text[end - 1] in _STOPS and chunk.text[start].isalnum() for start, end in alone]
+    pairs = [
+        (a[0], b[1])
+        for (a, b), whole in zip(itertools.pairwise(alone), itertools.pairwise(prose), strict=True)
+        if all(whole) and not {a, b} & ordered
+    ]
+    # A question says nothing; the one before its answer says what the answer is about.
+    stated = [span for span in (*alone, *pairs) if chunk.text[span[1] - 1] not in "?？؟"]
+    spans = [span for span in stated if span not in ordered]
+    rated = [(support(claim, chunk.text[slice(*span)], context), span) for span in spans] or [(0.0, alone[0])]
     return max(rated, key=lambda r: (r[0], r[1][0] - r[1][1]))
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from assay.config import GeneratorConfig
 from assay.errors import AssayError, BadModelOutput
+from assay.inert import commands
 from assay.ports import LLM, Embedder, Tokenizer
 from assay.rerank import standardise
 from assay.schemas import Degraded, Usage
@@ -59,7 +60,7 @@ def candidates(evidence: Sequence[Evidence]) -> list[Candidate]:
         context = (chunk.heading or (chunk.title,))[-1]
         for start, end in sentences(chunk.text):
             text = chunk.text[start:end]
-            if len(text) <= MAX_CHARS and len(terms(text)) >= MIN_TERMS:
+            if len(text) <= MAX_CHARS and len(terms(text)) >= MIN_TERMS and not commands(text):
                 found.setdefault(" ".join(text.split()), Candidate(e.slot, (start, end), text, context))
     return list(found.values())
 

@@ -76,7 +76,8 @@ class WritingGenerator:
         shown = self._shown(request, system, asked)
         slots = [e.slot for e, _ in shown]
         evidence = "Evidence:\n" + "\n\n".join(text for _, text in shown) + "\n\n" if shown else ""
-        messages = (Message("system", system), *request.history, Message("user", evidence + asked))
+        turns = [replace(message, content=inert(message.content)) for message in request.history]
+        messages = (Message("system", system), *turns, Message("user", evidence + asked))
         completion = CompletionRequest(messages, request.answer_tokens, request_id=request.request_id)
         return self._bound(completion, request, [e for e, _ in shown]), slots
 

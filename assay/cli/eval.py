@@ -14,6 +14,7 @@ from assay.config import AppConfig, IndexConfig
 from assay.errors import AssayError, InvalidRequest
 
 if TYPE_CHECKING:
+    from assay.eval.collection import Collection
     from assay.eval.compare import Ranking
     from assay.eval.metrics import Values
     from assay.eval.ranking import Bench
@@ -92,7 +93,7 @@ def eval(
         _complain(notes, f"{fault}{allowed}")
         raise typer.Exit(EXIT_USAGE if isinstance(fault, InvalidRequest) else EXIT_FAULT) from None
     except OSError as fault:
-        _complain(notes, f"'{fault.filename}' cannot be written: {fault.strerror or fault}")
+        _complain(notes, f"'{fault.filename or 'a file'}' cannot be written: {fault.strerror or fault}")
         raise typer.Exit(EXIT_FAULT) from None
     except KeyboardInterrupt:
         _complain(notes, "Interrupted: what is embedded is kept. The same command goes on from there.")
@@ -110,7 +111,7 @@ def _check_targets(as_json: Path | None, plot: Path | None) -> None:
         raise InvalidRequest(f"the plot '{plot}' has an ending that no picture has", "plot", KINDS)
 
 
-def _bench(collection: "Any", cache: Path, embedder: str) -> "Bench":
+def _bench(collection: "Collection", cache: Path, embedder: str) -> "Bench":
     from assay.eval.ranking import Bench
     from assay.index.embed import SentenceEmbedder
     from assay.models import resolve_model
@@ -139,8 +140,9 @@ def _tell(ranking: "Ranking", bench: "Bench", metrics: Sequence[str], show: int)
 
     out = Console(width=None if sys.stdout.isatty() else 120)
     out.print(_title(bench), markup=False, highlight=False)
-    for table in tables(ranking, metrics):
+    for table, signs in tables(ranking, metrics):
         out.print(table)
+        out.print(signs, markup=False, highlight=False)
     for line in extremes(ranking, metrics[0], bench.collection.queries, show):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -63,7 +63,7 @@ def _differences(axes: Any, panel: Panel) -> None:
     colours = {name: _colour(of) for name, of in panel.differences.items()}
     axes.axvline(0, color=_BASELINE, lw=1)
     _points(axes, panel.means, panel.differences, colours)
-    axes.set_title(f"less {next(iter(panel.means))}", loc="left")
+    axes.set_title(f"minus {next(iter(panel.means))}", loc="left")
 
 
 def _points(axes: Any, names: Mapping[str, object], held: Mapping[str, Estimate], colours: Mapping[str, str]) -> None:

@@ -13,23 +13,23 @@ from assay.eval.setups import Setup
 _SHOWN = 90  # characters of a query
 
 
-def tables(ranking: Ranking, metrics: Sequence[str]) -> list[Table]:
-    """Means with their intervals; and of the first metric the paired differences, and the queries won, even and lost."""
+def tables(ranking: Ranking, metrics: Sequence[str]) -> list[tuple[Table, str]]:
+    """Means with their intervals; and of the first metric the paired differences, and the queries won, even and lost. With
+    each what its signs mean."""
     means = _table("", *metrics)
     for name, of in ranking.estimates.items():
         means.add_row(Text(plain(name)), *(interval(of[metric]) for metric in metrics))
-    apart = _table(f"{metrics[0]} less {ranking.baseline}", "difference", "won", "even", "lost")
+    apart = _table(f"{metrics[0]} minus {ranking.baseline}", "difference", "won", "even", "lost")
     for name, against in ranking.against.items():
         one = against[metrics[0]]
         said = interval(one.difference, "+") + ("*" if one.certain else " ")
         apart.add_row(Text(plain(name)), said, str(one.wins), str(one.ties), str(one.losses))
-    means.caption = f"in brackets: {LEVEL:.0%} of the bootstrap over the queries\n"
-    apart.caption = "* the interval leaves out 0"
-    return [means, *([apart] if ranking.against else [])]
+    shown = [(means, f"in brackets: {LEVEL:.0%} of the bootstrap over the queries\n")]
+    return shown + ([(apart, "* the interval leaves out 0\n")] if ranking.against else [])
 
 
 def _table(first: str, *others: str) -> Table:
-    out = Table(box=None, pad_edge=False, caption_justify="left")
+    out = Table(box=None, pad_edge=False)
     out.add_column(Text(plain(first)))
     for name in others:
         out.add_column(Text(plain(name)), justify="right")
@@ -49,7 +49,7 @@ def extremes(ranking: Ranking, metric: str, queries: Mapping[str, str], most: in
         lost = [item for item in list(apart.items())[:most] if item[1] < 0]
         won = [item for item in reversed(list(apart.items())[-most:]) if item[1] > 0]
         if most and (lost or won):
-            lines.append(f"{name}, {metric} less {ranking.baseline}:")
+            lines.append(f"{name}, {metric} minus {ranking.baseline}:")
             lines += [f"  {by:+.3f}  {query}  {queries[query][:_SHOWN]}" for query, by in (*won, *lost)]
     return [plain(line) for line in lines]
 

@@ -115,7 +115,7 @@ def test_the_command(files: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "5 documents, 3 queries" in done.stdout
-    assert "nDCG@10 less default" in done.stdout
+    assert "nDCG@10 minus default" in done.stdout
     found = json.loads((files / "out.json").read_text())
     assert list(found["configurations"]) == ["default", "heavy", "sparse"]
     heavy = found["configurations"]["heavy"]
@@ -135,7 +135,7 @@ def test_the_command(files: Path) -> None:
     [
         (["--qrels", "nowhere"], "nowhere: cannot be read"),
         (["--metric", "precision"], "'precision' is no metric"),
-        (["--config", 'a={"fusoin": 1}'], "unknown option 'fusoin' (there are: fetch, fusion"),
+        (["--config", 'a={"fusoin": 1}'], "fetch, fusion, dense_weight"),
         (["--gains", "square"], "the gains 'square' are none of"),
         (["--plot", "x.gif"], "(there are: .svg, .png, .pdf)"),
         (["--json", "nowhere/x.json"], "cannot be written: its folder is missing"),

@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from math import log
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class Manifest(BaseModel):
     legs: Legs
     segments: tuple[SegmentEntry, ...]
 
-    @property
+    @cached_property
     def id(self) -> str:
         return f"v{self.number}-{_digest(self)[:6]}"
 

@@ -9,6 +9,8 @@ from typing import Any
 from assay.schemas import Usage
 from assay.types import ItemScore, ScoreItem, ScoreRequest, Scores
 
+_MOST_IDS = 128  # tokens whose log-probabilities vLLM gives of one position
+
 
 @dataclass(frozen=True, slots=True)
 class _Job:
@@ -31,8 +33,20 @@ class Scorer:
 
     async def score(self, request: ScoreRequest) -> Scores:
         jobs = await asyncio.to_thread(lambda: [self._job(item) for item in request.items])
-        results = await asyncio.gather(*(self._one(job, request) for job in jobs))
-        return Scores(tuple(score for score, _ in results), sum((usage for _, usage in results), Usage()))
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for at, job in enumerate(jobs):
+            # Answers of one token to one prompt (yes and no, a grade) are read from one distribution.
+            single = isinstance(job, _Job) and job.tail == 1
+            alike.setdefault((*job.tokens[:-1], -1) if single else (-2, at), []).append(at)  # type: ignore[union-attr]
+        groups = list(alike.values())
+        parts = [group[i : i + _MOST_IDS] for group in groups for i in range(0, len(group), _MOST_IDS)]
+        results = await asyncio.gather(*(self._scored([jobs[at] for at in part], request) for part in parts))
+        scores: list[ItemScore | None] = [None] * len(jobs)
+        for part, (found, _) in zip(parts, results, strict=True):
+            for at, score in zip(part, found, strict=True):
+                scores[at] = score
+        usage = sum((usage for _, usage in results), Usage())
+        return Scores(tuple(score for score in scores if score is not None), usage)
 
     def _job(self, item: ScoreItem) -> _Job | str:
         """Tokens, or the item's fault.
@@ -53,25 +67,32 @@ class Scorer:
             return f"{len(tokens)} tokens do not fit the model's {self._max_model_len}"
         return _Job(tokens, len(tokens) - shared)
 
-    async def _one(self, job: _Job | str, request: ScoreRequest) -> tuple[ItemScore, Usage]:
+    async def _scored(self, jobs: Sequence[_Job | str], request: ScoreRequest) -> tuple[list[ItemScore], Usage]:
+        """One job, or several that differ in their only scored token."""
+        job = jobs[0]
         if isinstance(job, str):
-            return ItemScore(math.nan, 0, job), Usage()
+            return [ItemScore(math.nan, 0, job)], Usage()
         from vllm.exceptions import VLLMClientError
 
         try:
-            logprobs, usage = await (self._single(job, request) if job.tail == 1 else self._tail(job, request))
+            if job.tail == 1:
+                last = [j.tokens[-1] for j in jobs if isinstance(j, _Job)]
+                found, usage = await self._next(job.tokens[:-1], last, request)
+            else:
+                logprobs, usage = await self._tail(job, request)
+                found = [logprobs]
         except VLLMClientError as error:  # this item's own fault; the engine's would be a VLLMServerError
-            return ItemScore(math.nan, 0, str(error)), Usage()
-        if len(logprobs) != job.tail or not all(map(math.isfinite, logprobs)):
-            return ItemScore(math.nan, 0, "the engine returned no score"), usage
-        return ItemScore(sum(logprobs), job.tail, each=tuple(logprobs)), usage
+            return [ItemScore(math.nan, 0, str(error)) for _ in jobs], Usage()
+        return [_score(logprobs, job.tail) for logprobs in found], usage
 
-    async def _single(self, job: _Job, request: ScoreRequest) -> tuple[list[float], Usage]:
+    async def _next(
+        self, prompt: Sequence[int], tokens: list[int], request: ScoreRequest
+    ) -> tuple[list[list[float]], Usage]:
         """One token needs no log-probabilities of the prompt: the next token's distribution holds it."""
-        params = self._params(logprobs=1, logprob_token_ids=[job.tokens[-1]])
-        output = await self._generate(job.tokens[:-1], params, request.request_id, request.cache_salt)
+        params = self._params(logprob_token_ids=list(dict.fromkeys(tokens)))
+        output = await self._generate(prompt, params, request.request_id, request.cache_salt)
         position = output.outputs[0].logprobs[0]
-        return [position[t].logprob for t in job.tokens[-1:] if t in position], _prompt_usage(output)
+        return [[position[t].logprob] if t in position else [] for t in tokens], _prompt_usage(output)
 
     async def _tail(self, job: _Job, request: ScoreRequest) -> tuple[list[float], Usage]:
         """vLLM gives no log-probabilities for tokens that it took from the prefix cache, so it does not read the cache
@@ -103,6 +124,12 @@ class Scorer:
             prompt["cache_salt"] = salt
         (output,) = [o async for o in self._client.generate(prompt, params, f"{request_id}-score-{self._calls}")]
         return output
+
+
+def _score(logprobs: Sequence[float], tokens: int) -> ItemScore:
+    if len(logprobs) != tokens or not all(map(math.isfinite, logprobs)):
+        return ItemScore(math.nan, 0, "the engine returned no score")
+    return ItemScore(sum(logprobs), tokens, each=tuple(logprobs))
 
 
 def _prompt_usage(output: Any) -> Usage:

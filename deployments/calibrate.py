@@ -30,7 +30,6 @@ from deployments.engine.alone import AloneEngine
 
 # Of a case's passages, those that a first stage would have at its top.
 SCORED = 3
-_EMBEDDED = 256  # texts at a time
 
 
 def calibrate(
@@ -130,7 +129,7 @@ class _Calibration:
         return ranking.chosen(found, values, size)
 
     async def _grade(self, labelled: Sequence[cases.Labelled], rerank: Reranking) -> tuple[GradeConfig, list[Figure]]:
-        found = await cases.cases(labelled, self._embed)
+        found = await cases.cases(labelled, lambda texts: vectors(texts, self._encoder, self._work.parent))
         likelihood = rerank.method == "likelihood"
         config = RerankerConfig(candidates=SCORED, passage_tokens=rerank.passage_tokens)
         reranker = LLMReranker(self._llm, self._tokenizer, config, self._prompts) if likelihood else None
@@ -138,26 +137,23 @@ class _Calibration:
         names = (*grading.LEXICAL, *grading.OF_THE_MODEL) if likelihood else grading.LEXICAL
         return grading.fitted(found, measured, names, GradeConfig().min_answer)
 
-    async def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Kept: two cores embed 60 passages a second."""
-        digest = hashlib.sha256(json.dumps([self._encoder.checksum, *texts]).encode()).hexdigest()[:16]
-        file = self._work.parent / f"vectors-{digest}.npy"
-        if file.exists():
-            return np.asarray(np.load(file))
-        parts, show = [], self._show()
-        for start in range(0, len(texts), _EMBEDDED):
-            parts.append(await self._encoder.embed(texts[start : start + _EMBEDDED]))
-            show("texts embedded", start + len(parts[-1]), len(texts))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.save(file, vectors := np.concatenate(parts))
-        return vectors
-
     def _show(self) -> Callable[[str, int, int], None]:
         def show(what: str, done: int, of: int) -> None:
             if done % 25 == 0 or done == of:
                 typer.echo(f"{what}: {done} of {of}", err=True)
 
         return show
+
+
+async def vectors(texts: Sequence[str], encoder: SentenceEmbedder, folder: Path) -> NDArray[np.float32]:
+    """Kept in the folder: two cores embed some 50 passages a second."""
+    digest = hashlib.sha256(json.dumps([encoder.checksum, *texts]).encode()).hexdigest()[:16]
+    file = folder / f"vectors-{digest}.npy"
+    if not file.exists():
+        found = await encoder.embed(texts)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, found)
+    return np.asarray(np.load(file))
 
 
 def _rounded(figure: Figure) -> Figure:

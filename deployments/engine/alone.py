@@ -45,5 +45,6 @@ class AloneEngine:
             import ray
             from ray import serve
 
+            self._started = False
             serve.shutdown()
             ray.shutdown()

@@ -1,0 +1,77 @@
+"""The LLM stages over the real engine: how well they rank, grade, answer and cite, and what that costs.
+
+``--only`` runs some of the parts. What the engine once said of a text is kept in ``--cache``, so that figures of quality can be
+repeated without it; figures of speed are measured each time. Goals are those of the issue.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from assay.calibrate.cached import CachedLLM
+from assay.config import AppConfig, EngineConfig
+from assay.index.embed import SentenceEmbedder
+from assay.models import embedder_path
+from assay.ports import LLM
+from assay.tokens import ModelTokenizer
+from bench import llm_answers, llm_quality, llm_speed
+from bench.llm_parts import Parts
+from bench.report import Row, options, publish
+from deployments.engine.alone import AloneEngine
+
+Part = Callable[[Parts], Awaitable[list[Row]]]
+PARTS: dict[str, Part] = {
+    "rerank": llm_quality.rerank,
+    "sufficiency": llm_quality.sufficiency,
+    "extract": llm_answers.extract,
+    "valid": llm_answers.valid,
+    "prefix": llm_speed.prefix,
+    "latency": llm_speed.latency,
+    "throughput": llm_speed.throughput,  # the last: it stops the engine
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="the parts to run")
+    parser.add_argument("--cache", type=Path, default=Path(".assay/calibrate"), help="that of `assay calibrate --work`")
+
+
+async def run(args: argparse.Namespace) -> list[Row]:
+    alone = AloneEngine(AppConfig(engines={"small": EngineConfig()}), "small")
+    started: list[LLM] = []
+
+    async def engine() -> LLM:
+        if not started:
+            started.append(await alone.start())
+        return started[0]
+
+    parts = Parts(
+        data=args.data,
+        cache=args.cache,
+        quick=args.quick,
+        engine=engine,
+        close=alone.close,
+        known=CachedLLM(engine, args.cache / "smollm2-135m-instruct" / "scores.jsonl"),
+        tokenizer=ModelTokenizer(alone.model),
+        encoder=SentenceEmbedder(str(embedder_path())),
+        model=alone.model,
+    )
+    rows: list[Row] = []
+    try:
+        for name in [name for name in PARTS if name in args.only]:
+            found = await PARTS[name](parts)
+            rows += found
+            publish(f"LLM stages, {name}", found, argparse.Namespace(json=None))
+    finally:
+        await alone.close()
+    return rows
+
+
+def main() -> None:
+    args = options(__doc__ or "", more=arguments)
+    publish("LLM stages (SmolLM2-135M-Instruct)", asyncio.run(run(args)), args, "goals from the issue")
+
+
+if __name__ == "__main__":
+    main()

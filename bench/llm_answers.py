@@ -1,0 +1,181 @@
+"""What the generator says: whether extracted sentences hold the answer, and whether all that is written is valid."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.config import EngineConfig, ExpanderConfig, GeneratorConfig, IndexConfig, RerankerConfig, RetrieverConfig
+from assay.errors import BadModelOutput
+from assay.eval.collection import Collection
+from assay.eval.formats import Document
+from assay.eval.ranking import BUCKET, Bench
+from assay.expand import LLMExpander
+from assay.generate import ExtractGenerator, WritingGenerator
+from assay.rerank import LLMReranker
+from assay.retrieve import LocalRetriever
+from assay.text import normalise
+from assay.types import (
+    Draft,
+    Evidence,
+    GenerateEvent,
+    GenerateRequest,
+    GenerateStyle,
+    PlanRequest,
+    RerankRequest,
+    SearchQuery,
+)
+from bench.llm_parts import Parts, hit
+from bench.report import Row, at_least
+
+MOST_SENTENCES = 2
+SHOWN, FETCHED = 5, 8  # passages that the generator sees, of those that are reranked
+STYLES: tuple[GenerateStyle, ...] = ("prose", "list", "table")
+TOKENS = 160
+AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A SQuAD 2 question that its paragraph answers, with every wording of the answer."""
+
+    id: str
+    question: str
+    paragraph: str
+    answers: tuple[str, ...]
+
+
+def answerable(data: Path) -> tuple[list[Asked], list[str]]:
+    """The questions, and the paragraphs of all 250."""
+    folder = data / "unanswerable" / "squad2_250"
+    queries = json.loads((folder / "queries.json").read_text())["queries"]
+    truth = json.loads((folder / "ground_truth.json").read_text())
+    asked = [
+        Asked(q["id"], q["question"], q["context"], tuple(truth[q["id"]]["answers"]))
+        for q in queries
+        if not truth[q["id"]]["is_impossible"]
+    ]
+    return asked, list(dict.fromkeys(q["context"] for q in queries))
+
+
+def paragraphs(parts: Parts) -> tuple[list[Asked], Bench]:
+    """The questions, and an index of all paragraphs."""
+    asked, texts = answerable(parts.data)
+    place = {text: str(number) for number, text in enumerate(texts)}
+    documents = tuple(Document(name, "", text) for text, name in place.items())
+    judged = {q.id: {place[q.paragraph]: 1} for q in asked}
+    bench = Bench(Collection(documents, {q.id: q.question for q in asked}, judged), parts.cache, parts.encoder)
+    bench.index()
+    return asked, bench
+
+
+async def extract(parts: Parts) -> list[Row]:
+    asked, bench = paragraphs(parts)
+    asked = asked[:30] if parts.quick else asked
+    config = GeneratorConfig(sentences=MOST_SENTENCES)
+    generator = ExtractGenerator(parts.known, parts.encoder, parts.tokenizer, config)
+    retriever = LocalRetriever(IndexConfig(uri=str(bench.folder)), RetrieverConfig(timeout_s=600), parts.encoder)
+    reranker = LLMReranker(parts.known, parts.tokenizer, RerankerConfig(candidates=FETCHED))
+    own = found = there = 0
+    for q in asked:
+        own += await _holds(generator, q, [Evidence("E1", hit(1, "", q.paragraph), 1.0, 1)])
+        result = await retriever.search(SearchQuery((q.question,), (BUCKET,), top_k=FETCHED))
+        ranked = (await reranker.rerank(RerankRequest(q.question, result.hits, SHOWN))).ranked
+        evidence = [Evidence(f"E{n}", r.hit, r.score, 1, r.gain) for n, r in enumerate(ranked, 1)]
+        there += any(_has(q, e.hit.chunk.text) for e in evidence)
+        found += await _holds(generator, q, evidence)
+    count, holds = len(asked), f"the answer stands in at most {MOST_SENTENCES} sentences"
+    return [
+        at_least(
+            f"extract, own paragraph: {holds}",
+            own / count,
+            "share",
+            0.95,
+        ),
+        at_least(
+            f"extract, whole index: {holds}",
+            found / count,
+            "share",
+            0.80,
+        ),
+        Row(f"  whole index: the answer stands in the {SHOWN} passages shown", there / count, f"share of {count}"),
+    ]
+
+
+async def _holds(generator: ExtractGenerator, q: Asked, evidence: Sequence[Evidence]) -> bool:
+    drafts = await _drafts(generator.generate(GenerateRequest(q.question, tuple(evidence), "extract", 400)))
+    return _has(q, " ".join(draft.text for draft in drafts))
+
+
+async def _drafts(stream: AsyncGenerator[GenerateEvent]) -> list[Draft]:
+    async with aclosing(stream) as events:
+        return [event.draft async for event in events if event.draft is not None]
+
+
+def _has(q: Asked, text: str) -> bool:
+    read = " ".join(normalise(text).split())
+    return any(" ".join(normalise(answer).split()) in read for answer in q.answers)
+
+
+# ---- validity -------------------------------------------------------------------------------------------------------
+
+
+def mixed(data: Path, count: int) -> list[tuple[str, str]]:
+    """Questions and passages in turn: English, Chinese, Arabic, with emoji, about code."""
+    sets = [_xquad(data, language) for language in ("en", "zh", "ar")]
+    emoji = [(f"{question} 🙂👩‍👩‍👧", f"🧪 {text} 🇨🇭") for question, text in sets[0][40:]]
+    pages = sorted((data / "markdown" / "kserve_docs").rglob("*.md"))
+    code = [
+        (f"What does `{page.stem}` need in its YAML?", text[text.index("```") :][:1500])
+        for page in pages
+        if "```" in (text := page.read_text())
+    ]
+    turns = itertools.chain.from_iterable(zip(*sets, emoji, code, strict=False))
+    return list(itertools.islice(turns, count))
+
+
+def _xquad(data: Path, language: str) -> list[tuple[str, str]]:
+    articles = json.loads((data / "ranking" / "xquad" / f"xquad.{language}.json").read_text())["data"]
+    return [(p["qas"][0]["question"], p["context"]) for article in articles for p in article["paragraphs"]]
+
+
+async def valid(parts: Parts) -> list[Row]:
+    """Half of the prompts ask for cited answers in the three styles, half for plans. An answer that does not end within its
+    tokens is a fault that the loop has a fallback for, and counted as such: it is not invalid."""
+    prompts = mixed(parts.data, 40 if parts.quick else 300)
+    llm, gate = await parts.engine(), asyncio.Semaphore(AT_ONCE)
+    generator = WritingGenerator(
+        llm, parts.tokenizer, GeneratorConfig(evidence_tokens=500), can=EngineConfig().can, context_tokens=2048
+    )
+    expander = LLMExpander(llm, ExpanderConfig(skip_simple=False))
+
+    async def one(number: int, question: str, text: str) -> str:
+        async with gate:
+            if number % 2:
+                plan = await expander.plan(PlanRequest(question, request_id=f"valid-{number}"))
+                return "unfinished" if plan.fault and "cut off" in plan.fault else "invalid" if plan.fault else "valid"
+            evidence = tuple(
+                Evidence(f"E{n}", hit(n, "", part), 1.0, 1)
+                for n, part in enumerate((text[:700], text[700:1400]), 1)
+                if part
+            )
+            request = GenerateRequest(question, evidence, STYLES[number // 2 % 3], TOKENS, request_id=f"valid-{number}")
+            try:
+                drafts = await _drafts(generator.generate(request))
+            except BadModelOutput as error:
+                return "unfinished" if "did not finish" in str(error) else "invalid"
+            slots = {e.slot for e in evidence}
+            good = all(draft.form == "header" or (draft.slots and set(draft.slots) <= slots) for draft in drafts)
+            return "valid" if good else "invalid"
+
+    said = await asyncio.gather(*(one(number, *prompt) for number, prompt in enumerate(prompts)))
+    ended = len(said) - said.count("unfinished")
+    return [
+        at_least(
+            f"valid: citations and JSON of {ended} mixed prompts", said.count("valid") / max(1, ended), "share", 1.0
+        ),
+        Row(f"  cut off within {TOKENS} tokens, of {len(said)} prompts", said.count("unfinished"), "prompts"),
+    ]

@@ -1,0 +1,98 @@
+"""How well the model reranks and grades: every figure is of questions that the judged fit has not seen."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.calibrate import cases, grading, ranking
+from assay.calibrate.fit import interval
+from assay.calibration import Figure
+from assay.config import GradeConfig, RerankerConfig, RerankMethod
+from assay.eval.ranking import Bench
+from assay.rerank import LLMReranker
+from bench.llm_parts import Parts, row_of
+from bench.report import Row
+from deployments.calibrate import SCORED, vectors
+
+QUERIES = {"dbpedia_entity_5k": 40, "cranfield": 60}
+TOP = 20
+SHORT = 48  # tokens of a passage, against the configured length
+FEW = 10  # queries by which a method's cost is measured, and what short passages cost
+
+
+async def rerank(parts: Parts) -> list[Row]:
+    size = RerankerConfig().passage_tokens
+    found: list[ranking.Candidates] = []
+    for name, collection in ranking.collections(parts.data).items():
+        bench = Bench(collection, parts.cache, parts.encoder)
+        bench.index()
+        most = FEW if parts.quick else QUERIES.get(name, 40)
+        found += await ranking.candidates(name, bench, parts.encoder, most, TOP)
+    values, tokens = await ranking.scored(found, "likelihood", parts.known, parts.tokenizer, size)
+    fitted, figures = ranking.chosen(found, {"likelihood": values}, size)
+    rows = [Row("rerank by likelihood: weight fitted over all queries", fitted.weight, "share")]
+    for figure in figures:
+        gain = "gain by reranking" in figure.name
+        goal = (0.015 if figure.name.startswith("dbpedia") else 0.0) if gain else None
+        rows.append(row_of(figure, at_least=goal))
+    passages = sum(len(c.hits) for c in found)
+    rows.append(Row(f"rerank by likelihood: prompt tokens a passage of at most {size}", tokens / passages, "tokens"))
+    few = [c for name in QUERIES for c in [c for c in found if c.task == name][:FEW]]
+    rows += await _shorter(parts, few, fitted.weight, size)
+    for kind in ("pointwise", "score"):
+        rows += await _other(parts, few, kind, size)
+    return rows
+
+
+async def _shorter(parts: Parts, few: Sequence[ranking.Candidates], weight: float, size: int) -> list[Row]:
+    values, tokens = await ranking.scored(few, "likelihood", parts.known, parts.tokenizer, SHORT)
+    long, _ = await ranking.scored(few, "likelihood", parts.known, parts.tokenizer, size)
+    lost = np.array(
+        [
+            ranking.reranked(c, s, weight) - ranking.reranked(c, v, weight)
+            for c, s, v in zip(few, values, long, strict=True)
+        ]
+    )
+    return [
+        Row(f"passages of {SHORT} tokens: prompt tokens a passage", tokens / sum(len(c.hits) for c in few), "tokens"),
+        row_of(_mean(f"passages of {SHORT} tokens against {size}: nDCG@10 gained", lost)),
+    ]
+
+
+async def _other(parts: Parts, few: Sequence[ranking.Candidates], kind: RerankMethod, size: int) -> list[Row]:
+    """A method that asks the model to judge, with its best weight of these very queries: the most that it could gain."""
+    values, tokens = await ranking.scored(few, kind, parts.known, parts.tokenizer, size)
+    first = np.array([ranking.reranked(c, v, 0.0) for c, v in zip(few, values, strict=True)])
+    gains = {
+        weight: np.array([ranking.reranked(c, v, weight) for c, v in zip(few, values, strict=True)]) - first
+        for weight in (-0.3, -0.1, 0.1, 0.3, 0.5)
+    }
+    best = max(gains, key=lambda weight: float(gains[weight].mean()))
+    return [
+        Row(f"rerank by {kind}: prompt tokens a passage", tokens / sum(len(c.hits) for c in few), "tokens"),
+        row_of(_mean(f"rerank by {kind}, best weight {best} of these queries: nDCG@10 gained", gains[best])),
+        row_of(_mean(f"rerank by {kind}, weight 0.5: nDCG@10 gained", gains[0.5])),
+    ]
+
+
+async def sufficiency(parts: Parts) -> list[Row]:
+    """Enough or not, and answerable or not, from one fit over all labelled sets."""
+    found = await cases.cases(cases.read(parts.data), lambda texts: vectors(texts, parts.encoder, parts.cache))
+    config = RerankerConfig(candidates=SCORED)
+    measured = await grading.samples(found, LLMReranker(parts.known, parts.tokenizer, config))
+    _, figures = grading.fitted(found, measured, (*grading.LEXICAL, *grading.OF_THE_MODEL), GradeConfig().min_answer)
+    _, without = grading.fitted(found, measured, grading.LEXICAL, GradeConfig().min_answer)
+    goals = {
+        "hotpotqa, cross-validated: AUC": {"at_least": 0.82},
+        "hotpotqa, cross-validated: ECE": {"at_most": 0.10},
+        "squad2, cross-validated: AUC": {"at_least": 0.70},
+    }
+    rows = [row_of(figure, **goals.get(figure.name, {})) for figure in figures]
+    named = [f.model_copy(update={"name": f"{f.name}, without the model"}) for f in without if f.name in goals]
+    return [*rows, *map(row_of, named)]
+
+
+def _mean(name: str, values: NDArray[np.float64]) -> Figure:
+    low, high = interval(len(values), lambda at: float(values[at].mean()))
+    return Figure(name=name, value=float(values.mean()), low=low, high=high, questions=len(values))

@@ -1,0 +1,153 @@
+"""What the LLM stages cost: against the bare engine, in prompts that the prefix cache serves, and in seconds a rerank."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from contextlib import aclosing
+from dataclasses import replace
+
+from assay import loop
+from assay.config import (
+    AppConfig,
+    EngineConfig,
+    ExpanderConfig,
+    GeneratorConfig,
+    GradeConfig,
+    IndexConfig,
+    LoopConfig,
+    RerankerConfig,
+    RetrieverConfig,
+)
+from assay.eval.ranking import BUCKET
+from assay.events import CompletedEvent
+from assay.expand import LLMExpander
+from assay.generate import ExtractGenerator, StyledGenerator, WritingGenerator
+from assay.ports import LLM
+from assay.rerank import LLMReranker
+from assay.retrieve import LocalRetriever
+from assay.run import Stages
+from assay.schemas import AskRequest
+from assay.types import CompletionRequest, Message, RerankRequest
+from bench.llm_answers import mixed, paragraphs
+from bench.llm_parts import Parts, hit
+from bench.report import Row, at_least, at_most
+
+PROMPTS, TOKENS = 48, 64
+PASSAGES, PASSAGE_TOKENS, AT_ONCE = 20, 120, 8
+QUESTIONS = 5
+
+# In a process of its own: the engine that the stages use would otherwise share the cores.
+_BARE = """
+import json, sys, time
+from vllm import LLM, SamplingParams
+given = json.load(sys.stdin)
+llm = LLM(given["model"], dtype="float32", max_model_len=2048, max_num_seqs=32, enforce_eager=True,
+          kv_cache_memory_bytes=2**30, block_size=32, max_num_batched_tokens=512, disable_log_stats=True)
+params = SamplingParams(max_tokens=given["tokens"], temperature=0)
+llm.chat(given["chats"][:2], params, use_tqdm=False)
+start = time.perf_counter()
+done = llm.chat(given["chats"], params, use_tqdm=False)
+spent = time.perf_counter() - start
+print("RESULT", sum(len(d.outputs[0].token_ids) for d in done) / spent)
+"""
+
+
+async def throughput(parts: Parts) -> list[Row]:
+    """Generated tokens a second, all prompts at once: through Serve and the port, and by vLLM alone."""
+    asked = [question for question, _ in mixed(parts.data, 12 if parts.quick else PROMPTS)]
+    system = "Answer the question in a few sentences."
+    llm = await parts.engine()
+    requests = [
+        CompletionRequest((Message("system", system), Message("user", q)), TOKENS, request_id=f"speed-{n}")
+        for n, q in enumerate(asked)
+    ]
+    await asyncio.gather(*(llm.complete(replace(r, request_id=f"{r.request_id}-warm")) for r in requests[:2]))
+    start = time.perf_counter()
+    done = await asyncio.gather(*map(llm.complete, requests))
+    ours = sum(c.usage.completion_tokens for c in done) / (time.perf_counter() - start)
+    await parts.close()
+    chats = [[{"role": "system", "content": system}, {"role": "user", "content": q}] for q in asked]
+    given = json.dumps({"model": parts.model, "tokens": TOKENS, "chats": chats})
+    bare = await asyncio.to_thread(_bare, given)
+    return [
+        Row("engine through the stages' port", ours, "tokens/s"),
+        Row("bare vLLM, the same prompts", bare, "tokens/s"),
+        at_least("throughput against the bare engine", ours / bare, "share", 0.9),
+    ]
+
+
+def _bare(given: str) -> float:
+    done = subprocess.run([sys.executable, "-c", _BARE], input=given, capture_output=True, text=True, timeout=400)
+    found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not found:
+        raise RuntimeError(f"the bare engine failed: {done.stderr[-2000:]}")
+    return float(found[0].split()[1])
+
+
+async def prefix(parts: Parts) -> list[Row]:
+    """Questions that are never enough, so that each takes three rounds, with and without an answer that is written."""
+    asked, bench = paragraphs(parts)
+    llm = await parts.engine()
+    rows = []
+    for style in ("extract", "prose"):
+        shares = [await _cached(parts, llm, q.question, str(bench.folder), style) for q in asked[:QUESTIONS]]
+        cached, prompt = (sum(column) for column in zip(*shares, strict=True))
+        name = f"prompt tokens from the prefix cache, three rounds, {style} ({prompt / QUESTIONS:.0f} a question)"
+        rows.append(at_least(name, cached / max(1, prompt), "share", 0.6))
+    return rows
+
+
+async def _cached(parts: Parts, llm: LLM, question: str, index: str, style: str) -> tuple[int, int]:
+    never = GradeConfig(intercept=-9.0, weights={}, means={}, min_answer=0.0)
+    config = AppConfig(
+        index=IndexConfig(uri=index),
+        reranker=RerankerConfig(grade=never, timeout_s=120),
+        loop=LoopConfig(rounds=3, deadline_s=300),
+        expander=ExpanderConfig(timeout_s=60),
+        generator=GeneratorConfig(timeout_s=120),
+    )
+    stages = Stages(
+        LLMExpander(llm, config.planning),
+        LocalRetriever(config.index, RetrieverConfig(timeout_s=600), parts.encoder),
+        LLMReranker(llm, parts.tokenizer, config.reranker),
+        StyledGenerator(
+            ExtractGenerator(llm, parts.encoder, parts.tokenizer, config.generator),
+            WritingGenerator(llm, parts.tokenizer, config.generator, can=EngineConfig().can, context_tokens=2048),
+        ),
+    )
+    request = AskRequest.model_validate({"question": question, "style": style, "buckets": [BUCKET]})
+    async with aclosing(loop.answer(request, stages, config, f"prefix-{style}-{abs(hash(question))}")) as events:
+        async for event in events:
+            if isinstance(event, CompletedEvent):
+                return event.response.usage.cached_tokens, event.response.usage.prompt_tokens
+    raise RuntimeError("the question ended without an answer")
+
+
+async def latency(parts: Parts) -> list[Row]:
+    """Whole reranks of passages that are all cut to the same length; the prefix cache has seen none of them."""
+    llm = await parts.engine()
+    config = RerankerConfig(candidates=PASSAGES, passage_tokens=PASSAGE_TOKENS)
+    reranker = LLMReranker(llm, parts.tokenizer, config)
+    questions, texts = zip(*mixed(parts.data, 5 * (AT_ONCE + 1) * PASSAGES)[::5], strict=True)
+
+    def request(number: int) -> RerankRequest:
+        own = [f"{number}. {texts[(number * PASSAGES + i) % len(texts)]} {texts[i]}" for i in range(PASSAGES)]
+        return RerankRequest(
+            questions[number], tuple(hit(i, "", text) for i, text in enumerate(own)), PASSAGES, f"l{number}"
+        )
+
+    start = time.perf_counter()
+    one = await reranker.rerank(request(0))
+    alone = time.perf_counter() - start
+    start = time.perf_counter()
+    await asyncio.gather(*(reranker.rerank(request(n)) for n in range(1, AT_ONCE + 1)))
+    together = time.perf_counter() - start
+    return [
+        at_most(f"rerank of {PASSAGES} passages of {PASSAGE_TOKENS} tokens, one question", alone, "s", 6),
+        at_most(
+            f"rerank of {PASSAGES} passages of {PASSAGE_TOKENS} tokens, {AT_ONCE} questions at once", together, "s", 45
+        ),
+        Row("  prompt tokens of one such rerank", one.usage.prompt_tokens, "tokens"),
+    ]

@@ -2,18 +2,21 @@
 
 from collections.abc import Sequence
 
-from assay.errors import NotFound, SetupError
+import pyarrow.compute as pc
+
+from assay.errors import IndexFault, NotFound, SetupError
 from assay.index.files import REPAIR, Layout
 from assay.index.ingest import doc_id_of
 from assay.index.mirror import publish, writing
-from assay.index.snapshot import REBUILD_ROWS, Manifest
-from assay.index.store import Store, read_state
+from assay.index.snapshot import REBUILD_ROWS, Manifest, read_current
+from assay.index.store import Store, open_dataset, read_state, reading
 
 
 def remove(layout: Layout, bucket: str, names: Sequence[str], rebuild_rows: int = REBUILD_ROWS) -> Manifest:
     """Delete documents of a bucket, named by URI or id, and publish: all of them, or none.
 
-    ``rebuild_rows`` as of ``publish``. Raises ``NotFound`` that names those that the bucket has not, ``SetupError`` where
+    What an earlier call took out of the store, and did not live to publish, counts as there. ``rebuild_rows`` as of
+    ``publish``. Raises ``NotFound`` that names those that the bucket has not, ``SetupError`` where
     there is no index, ``IndexFault``.
     """
     with writing(layout):
@@ -23,7 +26,20 @@ def remove(layout: Layout, bucket: str, names: Sequence[str], rebuild_rows: int 
         store = Store(layout, state.embedder, state.checksum, state.dim)
         held = store.documents(bucket)
         ids = {name: name if name in held else doc_id_of(bucket, name) for name in names}
-        if unknown := [name for name in names if ids[name] not in held]:
+        there = held.keys() if held.keys() >= set(ids.values()) else held.keys() | _served(layout, bucket)
+        if unknown := [name for name in names if ids[name] not in there]:
             raise NotFound(f"bucket '{bucket}' has no document {', '.join(map(repr, unknown))}", "document")
-        store.delete(set(ids.values()))
+        store.delete(held.keys() & set(ids.values()))
         return publish(layout, store, rebuild_rows=rebuild_rows)
+
+
+def _served(layout: Layout, bucket: str) -> set[str]:
+    """Ids of the bucket's documents in the snapshot in force."""
+    try:
+        manifest = read_current(layout)
+    except IndexFault:
+        return set()
+    documents = open_dataset(layout.documents, manifest.documents_version)
+    with reading():
+        found = documents.to_table(columns=["doc_id"], filter=pc.field("bucket") == bucket)
+    return set(found["doc_id"].to_pylist())

@@ -105,7 +105,10 @@ def compact(layout: Layout, store: Store, legs: Legs | None = None) -> Manifest 
     held = [(entry, len(_alive(layout, entry, live))) for entry in _undamaged(layout, current.segments)]
     choice = legs or current.legs
     kept = [] if choice != current.legs or _drifted(held) else _unmerged(held)
-    tidied = store.tidy()
+    tidied = store.tidy() or (current.chunks_version, current.documents_version) != (
+        store.state.chunks,
+        store.state.documents,
+    )
     if not tidied and len(kept) == len(current.segments) and choice == current.legs:
         return current
     return _put_in_force(layout, store, current, choice, kept, live)
@@ -209,8 +212,8 @@ def _number(manifest: Path) -> int:
 
 def _serves(manifest: Manifest, store: Store) -> bool:
     state = store.state
-    versions = (manifest.chunks_version, manifest.documents_version)
-    return versions == (state.chunks, state.documents) and manifest.buckets == state.buckets
+    same = state.holds_what(manifest.chunks_version, manifest.documents_version)
+    return same and manifest.buckets == state.buckets
 
 
 def _undamaged(layout: Layout, entries: tuple[SegmentEntry, ...]) -> tuple[SegmentEntry, ...]:

@@ -77,7 +77,7 @@ def _chunks_schema(dim: int) -> pa.Schema:
 class State:
     """The versions of the two datasets that belong together, whose vectors they hold, and the buckets' schemas.
 
-    Ids are never used twice."""
+    Ids are never used twice. ``same``: other versions of the two that hold the same, which a snapshot may still name."""
 
     embedder: str
     checksum: str
@@ -85,8 +85,13 @@ class State:
     chunks: int = 0
     documents: int = 0
     next_id: int = 1
+    same: tuple[tuple[int, int], ...] = ()
     buckets: Mapping[str, BucketSchema] = field(default_factory=dict)
     format: int = FORMAT
+
+    def holds_what(self, chunks: int, documents: int) -> bool:
+        """Whether these versions hold the same."""
+        return (chunks, documents) in ((self.chunks, self.documents), *self.same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +248,7 @@ class Store:
             return False
         for dataset in (chunks, documents):
             dataset.optimize.compact_files(target_rows_per_fragment=_FRAGMENT)
-        self._commit(chunks.latest_version, documents.latest_version, self.state.next_id)
+        self._commit(chunks.latest_version, documents.latest_version, self.state.next_id, same=True)
         return True
 
     def forget_versions(self, chunks: Collection[int], documents: Collection[int], older_than_s: float) -> None:
@@ -304,7 +309,7 @@ class Store:
                 dataset.restore()
             versions.append(lance.dataset(uri).version)
         if versions != [self.state.chunks, self.state.documents]:
-            self._commit(versions[0], versions[1], self.state.next_id)
+            self._commit(versions[0], versions[1], self.state.next_id, same=True)
 
     def _check_state(self) -> None:
         """What a damaged state would do most harm with: an id used twice, vectors of another length."""
@@ -313,11 +318,13 @@ class Store:
         if self.state.next_id <= highest or self.state.dim != dim:
             raise IndexFault(f"{self._layout.state.name} does not belong to the store beside it; {RESTORE}")
 
-    def _commit(self, chunks: int, documents: int, next_id: int) -> None:
+    def _commit(self, chunks: int, documents: int, next_id: int, *, same: bool = False) -> None:
+        """``same``: these versions hold what those before did."""
         for uri in (self._layout.chunks, self._layout.documents):
             sync_tree(Path(uri), self._synced_s)
         self._synced_s = time.time() - 2  # clocks of file systems are coarse
-        self.state = replace(self.state, chunks=chunks, documents=documents, next_id=next_id)
+        before = (*self.state.same, (self.state.chunks, self.state.documents)) if same else ()
+        self.state = replace(self.state, chunks=chunks, documents=documents, next_id=next_id, same=before)
         fields = {name: getattr(self.state, name) for name in State.__slots__}
         fields["buckets"] = {
             name: schema.model_dump(by_alias=True, mode="json") for name, schema in self.state.buckets.items()
@@ -335,8 +342,9 @@ def read_state(layout: Layout) -> State | None:
                 f"move its folder away and ingest anew"
             )
         buckets = {str(name): BucketSchema.model_validate(schema) for name, schema in fields.pop("buckets").items()}
-        state = State(**fields, buckets=buckets)
-        plain = {name: kind for name, kind in State.__annotations__.items() if name != "buckets"}
+        same = tuple((int(chunks), int(documents)) for chunks, documents in fields.pop("same", ()))
+        state = State(**fields, same=same, buckets=buckets)
+        plain = {name: kind for name, kind in State.__annotations__.items() if name not in ("buckets", "same")}
         wrong = [name for name, kind in plain.items() if type(getattr(state, name)) is not kind]
         if wrong:
             raise ValueError(f"{wrong[0]} is not {plain[wrong[0]].__name__}")

@@ -1,9 +1,10 @@
-"""A process that ingests and kills itself with SIGKILL at one of the steps that matter for durability.
+"""A process that ingests, deletes or compacts, and kills itself with SIGKILL at one of the steps that matter for durability.
 
 The steps are found by running once without dying: every call of a function below is one, before it and after it.
 """
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import lance
+from lance.dataset import DatasetOptimizer
 
 from assay.index import dense, segment, snapshot, sparse, store
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
+from assay.index.mirror import compact
+from assay.index.remove import remove
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser
 
@@ -31,11 +35,14 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (os, "fsync"),
     (os, "replace"),
     (Path, "rename"),
+    (DatasetOptimizer, "compact_files"),
+    (lance.LanceDataset, "cleanup_old_versions"),
+    (shutil, "rmtree"),
 )
 
 
-def main(folder: str, index: str, rebuild_rows: str, die_at: str) -> None:
-    """Writes the steps that were taken to standard output, one a line."""
+def main(what: str, folder: str, index: str, rebuild_rows: str, die_at: str) -> None:
+    """Writes the steps that were taken to standard output, one a line. ``delete`` takes the first document of the folder."""
     number = 0
 
     def step(name: str) -> None:
@@ -59,12 +66,28 @@ def main(folder: str, index: str, rebuild_rows: str, die_at: str) -> None:
 
     for owner, name in STEPS:
         setattr(owner, name, watched(owner, name))
-    encoder = WordEncoder()
-    sources = find_sources([Path(folder)], Path(folder))
-    run = Ingestion(Layout(index), "docs", sources, encoder, encoder.embed_now, DirectParser())
-    version = run.run(rebuild_rows=int(rebuild_rows)).index_version
+    # Nobody has the old snapshots open: what they alone need is swept at once, not in an hour.
+    snapshot._GRACE_S = 0.0
+    version = WORK[what](Layout(index), Path(folder), int(rebuild_rows))
     step(f"acknowledged {version}")
 
+
+def ingest(layout: Layout, folder: Path, rebuild_rows: int) -> str | None:
+    encoder = WordEncoder()
+    run = Ingestion(layout, "docs", find_sources([folder], folder), encoder, encoder.embed_now, DirectParser())
+    return run.run(rebuild_rows=rebuild_rows).index_version
+
+
+def delete(layout: Layout, folder: Path, rebuild_rows: int) -> str:
+    return remove(layout, "docs", [min(path.name for path in folder.iterdir())], rebuild_rows).id
+
+
+def compacted(layout: Layout, folder: Path, rebuild_rows: int) -> str | None:
+    manifest = compact(layout)
+    return manifest.id if manifest else None
+
+
+WORK: dict[str, Callable[[Layout, Path, int], str | None]] = {"ingest": ingest, "delete": delete, "compact": compacted}
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

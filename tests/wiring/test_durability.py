@@ -7,12 +7,16 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from assay.errors import NotFound
 from assay.index.files import Layout
+from assay.index.mirror import compact
+from assay.index.remove import remove
 from assay.index.snapshot import read_current
 from assay.retrieve import LocalRetriever
 from assay.types import Leg, SearchQuery
@@ -41,9 +45,10 @@ def marker(text: str) -> str:
     return text.split("marker ")[1].split()[0]
 
 
-def killed_at(folder: Path, index: Path, rebuild_rows: int, step: int) -> list[str]:
-    """The steps that an ingest took, to its end or to the one it died at."""
-    command = [sys.executable, "-m", "tests.wiring.failpoints", str(folder), str(index), str(rebuild_rows), str(step)]
+def killed_at(folder: Path, index: Path, rebuild_rows: int, step: int, what: str = "ingest") -> list[str]:
+    """The steps that an ingest (or another work) took, to its end or to the one it died at."""
+    command = [sys.executable, "-m", "tests.wiring.failpoints", what, str(folder), str(index)]
+    command += [str(rebuild_rows), str(step)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == (-9 if step else 0), run.stderr
     return run.stdout.splitlines()
@@ -92,16 +97,20 @@ def whole(before: Path, rows: int) -> tuple[list[str], list[list[tuple[str, floa
     return killed_at(before / "files", index, rows, 0), ranked(index)
 
 
+def one_of(steps: list[str], seed: int) -> tuple[int, bool]:
+    """The number of one of them, from 1, another for each seed; and whether ``CURRENT`` has been replaced by then."""
+    synced = [i for i, step in enumerate(steps, start=1) if "fsync" in step]
+    named = [i for i in range(1, len(steps) + 1) if i not in synced]
+    step = random.Random(seed).choice(named if seed % 4 else synced)
+    return step, step >= max(i for i, name in enumerate(steps, start=1) if name == "after os.replace")
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_killed_at_any_step(
     before: Path, rows: int, whole: tuple[list[str], list[list[tuple[str, float]]]], seed: int, tmp_path: Path
 ) -> None:
     steps, expected = whole
-    named = [i for i, step in enumerate(steps, start=1) if "fsync" not in step]
-    synced = [i for i, step in enumerate(steps, start=1) if "fsync" in step]
-    rng = random.Random(seed + rows)
-    step = rng.choice(named if seed % 4 else synced)
-    published = step >= max(i for i, name in enumerate(steps, start=1) if name == "after os.replace")
+    step, published = one_of(steps, seed + rows)
     index = tmp_path / "index"
     copied(before / "index", index)
     taken = killed_at(before / "files", index, rows, step)
@@ -133,6 +142,82 @@ def test_an_acknowledged_version_is_there_after_a_restart(before: Path, tmp_path
     command = [sys.executable, "-c", code, str(index)]
     elsewhere = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert elsewhere.stdout.strip() == str(ranked(index))
+
+
+# ---- deletion and compaction --------------------------------------------------------------------------------------------
+
+FIRST = min(OLD)
+# One word for each direction of the encoder's, so that the dense leg can tell them apart.
+WORDS = {zlib.crc32(word.encode()) % 1024: word for word in (f"old{i}" for i in range(40))}
+MANY = {f"{word}.md": f"# Doc\n\nThe marker {word} lion sleeps.\n" for word in sorted(WORDS.values())[:26]}
+LEFT = {uri: text for uri, text in OLD.items() if uri != FIRST}
+Run = tuple[Path, list[str], list[list[tuple[str, float]]]]
+
+
+@pytest.fixture(scope="module")
+def deletion(before: Path, rows: int) -> Run:
+    index = before / f"deleted{rows}"
+    copied(before / "index", index)
+    return before / "index", killed_at(before / "files", index, rows, 0, "delete"), ranked(index)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_deletion_that_was_killed_is_whole_or_not_begun_and_can_be_repeated(
+    before: Path, rows: int, deletion: Run, seed: int, tmp_path: Path
+) -> None:
+    origin, steps, expected = deletion
+    step, gone = one_of(steps, seed)
+    index = tmp_path / "index"
+    copied(origin, index)
+    taken = killed_at(before / "files", index, rows, step, "delete")
+    holds(retriever(index), LEFT if gone else OLD)
+    if gone:
+        with pytest.raises(NotFound):
+            remove(Layout(str(index)), "docs", [FIRST], rows)
+    else:
+        remove(Layout(str(index)), "docs", [FIRST], rows)
+    holds(retriever(index), LEFT)
+    assert ranked(index) == expected, f"killed at {taken[-1]}, the index ranks otherwise than one that was not"
+
+
+@pytest.fixture(scope="module")
+def compaction(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Of as many small segments and fragments as documents, and of a passage that is dead."""
+    folder = tmp_path_factory.mktemp("many")
+    layout = Layout(str(folder / "index"))
+    for number, (uri, text) in enumerate(MANY.items()):
+        more = {"gone.md": "The marker gone lion."} if not number else {}
+        ingest(write(folder / f"files{number}", {uri: text, **more}), folder / "index", rebuild_rows=0)
+        if number == 5:
+            compact(layout)  # its segments of before are there still, for the next one to sweep
+    remove(layout, "docs", ["gone.md"], 0)
+    index = folder / "whole"
+    copied(folder / "index", index)
+    steps = killed_at(folder, index, 0, 0, "compact")
+    assert {"after DatasetOptimizer.compact_files", "after LanceDataset.cleanup_old_versions"} <= set(steps)
+    current = max(i for i, name in enumerate(steps) if name == "after os.replace")
+    assert "after shutil.rmtree" in steps[current:], "old segments were swept"
+    return folder / "index", steps, ranked(index)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_compaction_that_was_killed_changes_nothing_that_is_found(compaction: Run, seed: int, tmp_path: Path) -> None:
+    origin, steps, expected = compaction
+    step, merged = one_of(steps, seed)
+    index = tmp_path / "index"
+    copied(origin, index)
+    before = ranked(index)
+    taken = killed_at(tmp_path, index, 0, step, "compact")
+    assert taken[-1].split()[:2] == steps[step - 1].split()[:2], "it died where it was told to"
+    holds(retriever(index), MANY)
+    assert ranked(index) == (expected if merged else before), taken[-1]
+    layout = Layout(str(index))
+    compact(layout)
+    holds(retriever(index), MANY)
+    assert ranked(index) == expected, f"killed at {taken[-1]}, the index ranks otherwise than one that was not"
+    assert len(read_current(layout).segments) == 1
+    assert compact(layout) == read_current(layout), "nothing is left to do"
+    assert ingest(origin.parent / "files1", index, rebuild_rows=0).count("unchanged") == 1
 
 
 FULL = """

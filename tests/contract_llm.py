@@ -44,6 +44,7 @@ SEARCH = ToolSpec(
 NEEDS = {
     "choice_holds": "choice",
     "regex_holds": "regex",
+    "grammar_holds": "grammar",
     "a_tool_is_called": "tools",
     "score_answers_every_item_in_order": "score",
     "score_prefers_the_relevant_passage": "score",
@@ -58,6 +59,7 @@ CHECKS = (
     "json_schema_holds",
     "choice_holds",
     "regex_holds",
+    "grammar_holds",
     "characters_stay_whole",
     "a_tool_is_called",
     "score_answers_every_item_in_order",
@@ -120,6 +122,16 @@ async def check_choice_holds(llm: LLM) -> None:
 async def check_regex_holds(llm: LLM) -> None:
     completion = await llm.complete(ask("Which way?", 12, regex="(north|south) [0-9]{2}"))
     assert re.fullmatch("(north|south) [0-9]{2}", completion.text)
+
+
+async def check_grammar_holds(llm: LLM) -> None:
+    """A quote is from the given text, word for word."""
+    grammar = (
+        '%llguidance {}\nstart: QUOTE "."\nQUOTE: %regex {"substring_words": "the river Seine flows through Paris"}'
+    )
+    completion = await llm.complete(ask("Quote a few words about Paris.", 24, grammar=grammar))
+    assert completion.finish_reason == "stop"
+    assert completion.text.removesuffix(".") in "the river Seine flows through Paris"
 
 
 async def check_characters_stay_whole(llm: LLM) -> None:

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.anyio
 SAYS: dict[str, str | Completion] = {
     "choice_holds": "yes",
     "regex_holds": "north 12",
+    "grammar_holds": "flows through Paris.",
     "characters_stay_whole": contract_llm.SCRIPTS,
     "a_tool_is_called": Completion(
         "", "stop", Usage(llm_calls=1), tool_uses=(ToolUse("c1", "search", {"query": "France"}, '{"query": "France"}'),)

@@ -329,10 +329,30 @@ class ToolsConfig(_Config):
     timeout_s: float = Field(default=15, gt=0, le=600, description="One call.")
 
 
+class ConversationsConfig(_Config):
+    """Where conversations are kept. Replicas on several nodes need ``postgresql``, or a file that all of them see."""
+
+    store: Literal["memory", "sqlite", "postgresql"] = Field(
+        default="sqlite", description="memory: of each ingress replica, gone with it."
+    )
+    path: str = Field(default=".assay/conversations.db", description="sqlite: the file.")
+    dsn_env: str = Field(
+        default="ASSAY_DATABASE_URL",
+        pattern=r"^[A-Z][A-Z0-9_]*$",
+        description="postgresql: the environment variable that holds the URL, with its password.",
+    )
+    messages: int = Field(default=20, ge=2, le=100, description="Most messages that go with the next question.")
+    tokens: int = Field(default=2_000, ge=16, le=1_000_000, description="Most tokens of them, as estimated.")
+    lease_s: float = Field(
+        default=30, gt=0, le=600, description="A turn whose replica does not say for so long that it lives is given up."
+    )
+
+
 class IngressConfig(_Config):
     max_body_bytes: int = Field(default=1_000_000, ge=1000, le=1_000_000_000)
     max_ongoing: int = Field(default=32, ge=1, le=10_000, description="Questions in progress per ingress replica.")
     heartbeat_s: float = Field(default=10, gt=0, le=300)
+    conversations: ConversationsConfig = ConversationsConfig()
 
 
 class TelemetryConfig(_Config):

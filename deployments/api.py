@@ -10,6 +10,7 @@ import time
 from typing import Annotated
 
 from fastapi import Body, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -18,12 +19,13 @@ from ulid import ULID
 
 from assay import __version__
 from assay.config import IngressConfig
-from assay.errors import AssayError, StageTimeout
+from assay.errors import AssayError, InvalidRequest, StageTimeout
 from assay.ports import Driver
 from assay.schemas import AskRequest, Readiness, SearchRequest, SearchResponse
 from deployments import openapi
 from deployments.body import json_route
 from deployments.chat import add_chat
+from deployments.conversations import add_conversations, open_store
 from deployments.events import told
 from deployments.problems import MethodNotAllowed, NoRoute, body_of, internal, public_text, response_of
 from deployments.sse import QuestionResponse, Slots, while_connected
@@ -37,7 +39,7 @@ _SANE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def make_api(driver: Driver, config: IngressConfig) -> FastAPI:
-    """The app. ``driver`` is all that it knows of the graph."""
+    """The app. ``driver`` is all that it knows of the graph. Raises ``SetupError``: conversations have no database."""
     app = FastAPI(
         title="Assay",
         version=__version__,
@@ -50,9 +52,11 @@ def make_api(driver: Driver, config: IngressConfig) -> FastAPI:
     app.add_middleware(Guard)
     app.add_exception_handler(AssayError, _on_fault)
     app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_parameter)
     questions = Slots(config.max_ongoing, "questions")
     _add_questions(app, driver, config, questions)
     add_chat(app, driver, config, questions)
+    add_conversations(app, driver, config, questions, open_store(config.conversations))
     _add_search(app, driver, config)
     _add_health(app, driver)
     return app
@@ -164,6 +168,15 @@ def _request_id(scope: Scope) -> str:
 async def _on_fault(request: Request, fault: Exception) -> Response:
     assert isinstance(fault, AssayError)
     return response_of(body_of(fault, request.state.request_id), path=request.url.path)
+
+
+async def _on_parameter(request: Request, fault: Exception) -> Response:
+    """A query parameter or a header; bodies are read by ``deployments.body``."""
+    assert isinstance(fault, RequestValidationError)
+    first = fault.errors()[0]
+    name = str(first["loc"][-1])
+    wrong = InvalidRequest(f"'{name}': {first['msg'][:200]}.", field=name)
+    return response_of(body_of(wrong, request.state.request_id), path=request.url.path)
 
 
 async def _on_http(request: Request, fault: Exception) -> Response:

@@ -3,14 +3,14 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from assay.conversations.talk import Asks
 from assay.errors import AssayError
 from assay.events import CompletedEvent, ErrorEvent, Event
-from assay.ports import Driver
 from assay.schemas import AskRequest
 from deployments.problems import body_of, censored, internal
 
 
-async def told(driver: Driver, request: AskRequest, request_id: str) -> AsyncGenerator[Event, None]:
+async def told(driver: Asks, request: AskRequest, request_id: str) -> AsyncGenerator[Event, None]:
     """The driver's events, each with the request's id, and exactly one end even if the driver raises or just stops."""
     try:
         async with aclosing(driver.stream(request, request_id)) as events:

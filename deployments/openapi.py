@@ -15,6 +15,9 @@ ROUTES = (
     "POST /v1/search",
     "POST /v1/chat/completions",
     "GET /v1/models",
+    "GET, POST /v1/conversations",
+    "GET, PATCH, DELETE /v1/conversations/{id}",
+    "POST /v1/conversations/{id}/messages",
     "GET /healthz",
     "GET /readyz",
     "GET /openapi.json",
@@ -73,7 +76,7 @@ CITATION = {
     "span": [1042, 1106],
     "quote": "Either party may terminate on thirty (30) days' written notice.",
 }
-_ANSWER = {
+ANSWER: dict[str, Any] = {
     "id": "ans_01JB2Z0T6V9W8X7Y6Z5A4B3C2D",
     "request_id": _REQUEST_ID,
     "status": "answered",
@@ -136,6 +139,12 @@ ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
         _error("unknown_bucket", "There is no bucket 'contrcats'.", "buckets[0]", ("contracts",)),
     ),
     408: ("The body did not arrive", _error("request_timeout", "The body did not arrive within 30 seconds.")),
+    409: (
+        "Something else is in progress there",
+        _error(
+            "conversation_busy", "Another message of this conversation is being answered; try again when it is done."
+        ),
+    ),
     413: ("The body is too large", _error("too_large", "The body must have at most 1000000 bytes.")),
     415: (
         "Not JSON",
@@ -163,7 +172,7 @@ ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _responses(*statuses: int) -> dict[int | str, Any]:
+def responses(*statuses: int) -> dict[int | str, Any]:
     return {
         status: {
             "model": ErrorResponse,
@@ -175,20 +184,20 @@ def _responses(*statuses: int) -> dict[int | str, Any]:
     }
 
 
-def _good(model: type, example: dict[str, Any], description: str) -> dict[str, Any]:
+def good(model: type, example: dict[str, Any], description: str) -> dict[str, Any]:
     content = {"application/json": {"example": example}}
     return {"model": model, "description": description, "headers": ID_HEADER, "content": content}
 
 
-_BODY_STATUSES = (400, 404, 408, 413, 415, 422, 500, 502, 503, 504)
+BODY_STATUSES = (400, 404, 408, 413, 415, 422, 500, 502, 503, 504)
 
-_STREAMED = _good(AskResponse, _ANSWER, "The answer, or its events when `stream` is true")
-_STREAMED["content"]["text/event-stream"] = {"itemSchema": _EVENT, "example": _EVENTS}
+STREAMED = good(AskResponse, ANSWER, "The answer, or its events when `stream` is true")
+STREAMED["content"]["text/event-stream"] = {"itemSchema": _EVENT, "example": _EVENTS}
 
 ANSWERS: dict[str, Any] = {
     "operation_id": "ask",
     "summary": "Ask a question",
-    "responses": {200: _STREAMED, **_responses(*_BODY_STATUSES)},
+    "responses": {200: STREAMED, **responses(*BODY_STATUSES)},
 }
 
 _HIT = {
@@ -212,7 +221,7 @@ _FOUND = {
 SEARCH: dict[str, Any] = {
     "operation_id": "search",
     "summary": "Search for passages",
-    "responses": {200: _good(SearchResponse, _FOUND, "The passages, best first"), **_responses(*_BODY_STATUSES)},
+    "responses": {200: good(SearchResponse, _FOUND, "The passages, best first"), **responses(*BODY_STATUSES)},
 }
 
 HEALTH: dict[str, Any] = {
@@ -239,9 +248,9 @@ READY: dict[str, Any] = {
     "operation_id": "readyz",
     "summary": "Can questions be answered?",
     "responses": {
-        200: _good(Readiness, _READY, "Ready, or degraded with its reasons"),
-        503: _good(Readiness, _NOT_READY, "Not available, with the reasons"),
-        **_responses(500),
+        200: good(Readiness, _READY, "Ready, or degraded with its reasons"),
+        503: good(Readiness, _NOT_READY, "Not available, with the reasons"),
+        **responses(500),
     },
 }
 for _operation in (ANSWERS, SEARCH):

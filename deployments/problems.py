@@ -28,6 +28,7 @@ _MEANING = {
     "bad_model_output": "The model's output could not be used.",
     "index_fault": "The index cannot be used; the server's log says why.",
     "setup": "The server is not set up completely; its log says what is missing.",
+    "store_unavailable": "Conversations are not available; try again in a moment.",
     "overloaded": "Too many requests are in progress; try again in a moment.",
     "stage_unavailable": "A part of the search is not available; try again in a moment.",
     "stage_timeout": "A part of the search took too long.",
@@ -107,7 +108,7 @@ def response_of(body: ErrorBody, headers: dict[str, str] | None = None, path: st
     """In the form of the door that ``path`` belongs to."""
     kind = kind_of(body.code)
     headers = dict(headers or {})
-    if kind.status == 503 and kind.retryable:
+    if kind.retryable:
         headers.setdefault("retry-after", str(RETRY_AFTER_S))
     if path.startswith(CHAT_PATHS):
         status = 400 if kind.status == 422 else kind.status  # that API's clients take 422 for something else

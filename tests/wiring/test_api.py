@@ -21,7 +21,7 @@ from starlette.types import Message
 from assay import errors as er
 from assay import events as ev
 from assay import schemas as s
-from assay.config import IngressConfig
+from assay.config import ConversationsConfig, IngressConfig
 from deployments.api import make_api
 from deployments.body import SlowBody, read
 from deployments.sse import NativeWire, send_events
@@ -29,7 +29,8 @@ from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver, Step,
 
 pytestmark = pytest.mark.anyio
 
-CONFIG = IngressConfig(max_body_bytes=100_000, max_ongoing=2, heartbeat_s=10)
+MEMORY = ConversationsConfig(store="memory")
+CONFIG = IngressConfig(conversations=MEMORY, max_body_bytes=100_000, max_ongoing=2, heartbeat_s=10)
 JSON = {"content-type": "application/json"}
 ASK = "/v1/answers"
 

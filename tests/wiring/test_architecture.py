@@ -12,10 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HEAVY = ("ray", "vllm", "fastapi", "torch", "transformers", "sentence_transformers")
 # They read files, embed and index: imported by the retriever and the commands, not by the loop and its stages.
-OUTSIDE_CORE = ("assay.index", "assay.cli", "assay.__main__")
+OUTSIDE_CORE = ("assay.index", "assay.cli", "assay.__main__", "assay.conversations.migrations")
 RAY_ALLOWED = {"graph.py", "examples", "bench", "tests"}
 RAY_FREE = {
-    f"deployments/{name}.py" for name in ("api", "body", "chat", "events", "openapi", "openapi_chat", "problems", "sse")
+    f"deployments/{name}.py"
+    for name in ("api", "body", "chat", "conversations", "events", "openapi", "openapi_chat", "problems", "sse")
 }
 ABSOLUTE_HOME = re.compile(r"(?<![\w.~$}])/(?:root|home/[a-z]+|Users/[A-Za-z]+|work|tmp/w)(?:/|\b)")
 REGISTRY = re.compile(

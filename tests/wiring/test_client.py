@@ -22,12 +22,13 @@ from assay import schemas as s
 from assay.cli.ask import ask
 from assay.cli.search import search
 from assay.client import AsyncClient, Client, EventDecoder, NotAssay, Unreachable
-from assay.config import IngressConfig
+from assay.config import ConversationsConfig, IngressConfig
 from assay.errors import AssayError, Overloaded, StageTimeout, StageUnavailable, UnknownBucket
 from deployments.api import make_api
 from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver, response, whole
 
-CONFIG = IngressConfig(heartbeat_s=0.1)
+MEMORY = ConversationsConfig(store="memory")
+CONFIG = IngressConfig(conversations=MEMORY, heartbeat_s=0.1)
 QUESTION = s.AskRequest(question="When may it end?")
 CLOSED = "http://127.0.0.1:1"
 FILTER = s.And(and_=[s.Predicate(field="type", op="=", value="Supply")])

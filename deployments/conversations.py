@@ -1,0 +1,158 @@
+"""The routes of conversations: create, list, read, rename, delete, and post a message."""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Body, FastAPI, Header, Query, Request, Response
+from pydantic import BaseModel
+
+from assay.config import ConversationsConfig, IngressConfig
+from assay.conversations.shapes import (
+    ConversationDetail,
+    ConversationInfo,
+    ConversationList,
+    MessageInfo,
+    NewConversation,
+    PostMessage,
+    Rename,
+)
+from assay.conversations.store import Store
+from assay.conversations.talk import Talk, said
+from assay.conversations.types import Conversation, TurnRecord
+from assay.errors import SetupError
+from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.ports import Driver
+from assay.schemas import AskResponse
+from assay.window import Bounds
+from deployments import openapi_conversations as openapi
+from deployments.events import told
+from deployments.sse import QuestionResponse, Slots
+
+LOCAL = ""  # the tenant where there are no keys
+
+
+def open_store(config: ConversationsConfig) -> Store:
+    """The store; its schema is made or brought up to date with its first use. Raises ``SetupError``: no DSN is given."""
+    from assay.conversations.database import Database, postgresql, sqlite
+
+    if config.store == "postgresql":
+        if not (dsn := os.environ.get(config.dsn_env)):
+            raise SetupError(f"conversations.store is 'postgresql', but the environment has no {config.dsn_env}.")
+        return Store(Database(postgresql(dsn)), config.lease_s)
+    path = Path(config.path).expanduser() if config.store == "sqlite" else None
+    return Store(Database(sqlite(path)), config.lease_s)
+
+
+def tenant_of(request: Request) -> str:
+    return LOCAL
+
+
+def add_conversations(app: FastAPI, driver: Driver, config: IngressConfig, slots: Slots, store: Store) -> None:
+    kept = config.conversations
+    bounds = Bounds(kept.messages, kept.tokens)
+
+    @app.post("/v1/conversations", status_code=201, tags=["conversations"], response_model=None, **openapi.CREATE)
+    async def create(
+        request: Request, body: Annotated[NewConversation, Body(openapi_examples=openapi.NEW)]
+    ) -> Response:
+        """Begin a conversation."""
+        return _json(_info(await store.create(tenant_of(request), body.title)), 201)
+
+    @app.get("/v1/conversations", tags=["conversations"], response_model=None, **openapi.LIST)
+    async def list_(
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=100)] = 50,
+        before: Annotated[str | None, Query(max_length=40, description="The id of the last one that you have.")] = None,
+    ) -> Response:
+        """The conversations, the last used first."""
+        found = await store.recent(tenant_of(request), limit, before)
+        return _json(ConversationList(conversations=[_info(each) for each in found]))
+
+    @app.get("/v1/conversations/{id}", tags=["conversations"], response_model=None, **openapi.READ)
+    async def read(
+        request: Request,
+        id: str,
+        limit: Annotated[int, Query(ge=1, le=200, description="Turns, which have two messages each.")] = 100,
+        before: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+    ) -> Response:
+        """A conversation with its messages, the oldest first."""
+        found, turns = await store.read(tenant_of(request), id, limit, before)
+        messages = [message for turn in turns for message in _messages(turn)]
+        earlier = turns[0].position if turns and turns[0].position > 0 else None
+        return _json(ConversationDetail(**_info(found).model_dump(), messages=messages, before=earlier))
+
+    @app.patch("/v1/conversations/{id}", tags=["conversations"], response_model=None, **openapi.RENAME)
+    async def rename(
+        request: Request,
+        id: str,
+        body: Annotated[Rename, Body(openapi_examples=openapi.RENAMED)],
+    ) -> Response:
+        """Give it another title."""
+        return _json(_info(await store.rename(tenant_of(request), id, body.title)))
+
+    @app.delete("/v1/conversations/{id}", status_code=204, tags=["conversations"], **openapi.DELETE)
+    async def delete(request: Request, id: str) -> None:
+        """Delete it and all of its messages. An answer in the making ends with an error."""
+        await store.delete(tenant_of(request), id)
+
+    @app.post("/v1/conversations/{id}/messages", tags=["conversations"], response_model=None, **openapi.POST)
+    async def post(
+        request: Request,
+        id: str,
+        body: Annotated[PostMessage, Body(openapi_examples=openapi.MESSAGE)],
+        key: Annotated[str | None, Header(alias="Idempotency-Key", max_length=200, pattern="^[!-~]+$")] = None,
+    ) -> Response:
+        """Ask within a conversation: what was said before goes along. A repeated `Idempotency-Key` gives the first answer."""
+        talk = Talk(store, driver, tenant_of(request), id, key, kept.lease_s, bounds)
+        question, request_id = body.asked(), request.state.request_id
+
+        def events() -> AsyncGenerator[Event, None]:
+            whole = told(talk, question, request_id)
+            return whole if body.delivery == "progressive" or not body.stream else _last_only(whole)
+
+        return QuestionResponse(events, slots, body.stream, config.heartbeat_s)
+
+
+async def _last_only(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, CompletedEvent | ErrorEvent):
+                yield event
+
+
+def _json(shape: BaseModel, status: int = 200) -> Response:
+    return Response(shape.model_dump_json(by_alias=True), status, media_type="application/json")
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _info(found: Conversation) -> ConversationInfo:
+    return ConversationInfo(
+        id=found.id, title=found.title, created_at=_time(found.created_at), updated_at=_time(found.updated_at)
+    )
+
+
+def _messages(turn: TurnRecord) -> list[MessageInfo]:
+    """The question, and what became of it."""
+    asked = MessageInfo(
+        turn_id=turn.id, role="user", content=turn.question, status=turn.status, created_at=_time(turn.created_at)
+    )
+    if turn.status == "running":
+        return [asked]
+    answer = said(turn)[1:] if turn.status == "done" else []
+    ended = MessageInfo(
+        turn_id=turn.id,
+        role="assistant",
+        content=answer[0].content if answer else "",
+        status=turn.status,
+        created_at=_time(turn.ended_at or turn.created_at),
+        response=AskResponse.model_validate_json(turn.response) if turn.response else None,
+        error=turn.error,
+    )
+    return [asked, ended]

@@ -10,6 +10,7 @@ from assay.config import AppConfig
 from assay.custom import check_implementations
 from assay.models import resolve_model
 from assay.templates import Prompts
+from assay.tools import Registry
 from deployments.driver import Driver
 from deployments.engine import build_engine, model_of
 from deployments.expander import Expander
@@ -40,5 +41,7 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     reranker = Reranker.bind(args.reranker, engines[evaluating], models[evaluating], prompts)
     kind = args.engines[writing]
     generator = Generator.bind(args.generator, engines[writing], models[writing], prompts, kind, retriever)
-    driver = Driver.bind(args, expander, retriever, reranker, generator)
+    Registry.of(args.tools)  # a fault in a tool is said here
+    agent = (engines[args.agent], models[args.agent]) if args.agent else None
+    driver = Driver.bind(args, expander, retriever, reranker, generator, *(agent or (None, "")), prompts)
     return Ingress.bind(args.ingress, driver)

@@ -62,7 +62,15 @@ class Checking:
             yield ledger.fell_back("retriever", error, "no second search for a sentence")
         spent = round(1000 * (ledger.budget.clock() - start), 2)
         hits = len(found.hits) if found else 0
-        call = ToolCall(tool="search_hybrid", arguments=arguments, hits=hits, duration_ms=spent, outcome=outcome)
+        call = ToolCall(
+            tool="search_hybrid",
+            arguments=arguments,
+            filters=run.scope.filters,
+            index_version=found.index_version if found else None,
+            hits=hits,
+            duration_ms=spent,
+            outcome=outcome,
+        )
         ledger.tool_calls.append(call)
         ledger.note("verify", f"searched for a sentence without support: {hits} hits, {outcome}")
         yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=spent, outcome=outcome)

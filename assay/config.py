@@ -286,7 +286,7 @@ class GeneratorConfig(_Config):
 class LoopConfig(_Config):
     """Defaults of a request's budget, and its upper bounds."""
 
-    mode: Literal["pipeline", "agentic"] = "agentic"
+    mode: Literal["pipeline", "agentic", "tools"] = "agentic"
     rounds: int = Field(default=3, ge=1, le=20)
     tool_calls: int = Field(default=6, ge=1, le=100)
     deadline_s: float = Field(default=60, gt=0, le=3600)
@@ -319,7 +319,19 @@ class WebConfig(_Config):
 
 
 class ToolsConfig(_Config):
-    """What the model may call in mode ``tools``, and for how long."""
+    """Mode ``tools``: who holds the conversation, what may be called, and how much. A request's budget may tighten it."""
+
+    engine: str | None = Field(default=None, description="Must be able to call tools; none: the generator's.")
+    rounds: int = Field(default=10, ge=1, le=10, description="Turns of the model; the last one must answer.")
+    calls: int = Field(default=16, ge=1, le=100, description="Calls in all, the first search among them.")
+    evidence_tokens: int = Field(
+        default=6000,
+        ge=256,
+        le=1_000_000,
+        description="Of passages in the conversation; what does not fit is left out.",
+    )
+    turn_tokens: int = Field(default=600, ge=32, le=32_000, description="Most tokens of a turn that may call.")
+    turn_s: float = Field(default=60, gt=0, le=600, description="One turn.")
 
     enabled: tuple[str, ...] | None = Field(default=None, description="Of the built-in tools; none: all of them.")
     own: tuple[Annotated[str, Field(pattern=_CLASS)], ...] = Field(
@@ -385,6 +397,28 @@ class AppConfig(_Config):
     def planning(self) -> ExpanderConfig:
         """The expander's, with the steps that its engine is capable of."""
         return self.expander.of(self.engines[self.expander.engine])
+
+    @property
+    def agent(self) -> str | None:
+        """The engine that mode ``tools`` talks to; none where it cannot call tools."""
+        name = self.tools.engine or self.generator.engine
+        return name if "tools" in self.engines[name].can else None
+
+    def bounds(self, mode: str) -> LoopConfig:
+        """The bounds of a request's budget in a mode."""
+        if mode != "tools":
+            return self.loop
+        return self.loop.model_copy(update={"rounds": self.tools.rounds, "tool_calls": self.tools.calls})
+
+    @model_validator(mode="after")
+    def _agent_can(self) -> "AppConfig":
+        name = self.tools.engine
+        if name is not None and name not in self.engines:
+            raise ValueError(f"tools.engine is '{name}', but engines has {sorted(self.engines)}")
+        if (name is not None or self.loop.mode == "tools") and self.generator.engine in self.engines and not self.agent:
+            need = "mode 'tools' needs it: set tool_parser, or name another engine for tools.engine"
+            raise ValueError(_lacks("tools", name or self.generator.engine, "tools", need))
+        return self
 
     @model_validator(mode="after")
     def _engines_exist(self) -> "AppConfig":

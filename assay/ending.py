@@ -9,6 +9,8 @@ from ulid import ULID
 from assay import events as ev
 from assay.checking import Checking, not_covered
 from assay.errors import AssayError
+from assay.generate.grammar import NOT_FOUND
+from assay.generate.split import Splitter
 from assay.run import Run
 from assay.schemas import Answer, AnswerStatus, AskResponse, Citation, EvidenceRef, Sentence, Source, TerminatedBy
 from assay.statements import left_out, no_results, not_written, nothing_found
@@ -37,7 +39,7 @@ def top_passage(evidence: Evidence) -> Draft:
 class Ending:
     def __init__(self, run: Run) -> None:
         self._run, self._ledger = run, run.ledger
-        self._style = _style(run)
+        self._style: GenerateStyle = "prose" if run.said is not None else _style(run)
         self._text = ""
         self._header: Draft | None = None
         self._sentences: list[Sentence] = []
@@ -56,6 +58,10 @@ class Ending:
             async with aclosing(self._generate()) as events:
                 async for event in events:
                     yield event
+            if self._unfounded():
+                async with aclosing(self._instead()) as events:
+                    async for event in events:
+                        yield event
         if not self._text and self._run.plan.search:
             yield self._say_why()
         yield ev.CompletedEvent(response=self._response())
@@ -64,8 +70,24 @@ class Ending:
         run = self._run
         if run.clarification is not None or not run.evidence.all:
             return False
+        if run.said is not None:
+            return True  # the model has weighed it
         grade = run.grade or await run.measure()
         return grade.p_enough >= run.config.reranker.grade.min_answer
+
+    def _unfounded(self) -> bool:
+        """Whether the model of the conversation answers, and nothing of it stands on the evidence."""
+        said = self._run.said
+        return said is not None and not self._sentences and said.strip() != NOT_FOUND
+
+    async def _instead(self) -> AsyncGenerator[ev.Event]:
+        reason = "no sentence of its answer is borne out by the evidence"
+        yield self._ledger.fell_back("agent", reason, "the generator's answer")
+        self._run.said, self._style = None, _style(self._run)
+        if await self._answerable():
+            async with aclosing(self._generate()) as events:
+                async for event in events:
+                    yield event
 
     async def _plain(self) -> AsyncGenerator[ev.Event]:
         """An answer to what needs no documents. It is not verified, and marked as what it is by its style."""
@@ -101,7 +123,7 @@ class Ending:
 
     async def _generate(self) -> AsyncGenerator[ev.Event]:
         """A verified sentence at a time; when the generator fails before the first, the top passage, quoted and cited."""
-        evidence = self._run.best()
+        evidence = self._run.best() if self._run.said is None else self._run.evidence.all
         checking = Checking(self._run, evidence)
         try:
             async with aclosing(self._drafts(evidence, self._style)) as items:
@@ -146,7 +168,12 @@ class Ending:
         return ev.AnswerEvent(delta=delta)
 
     async def _drafts(self, evidence: tuple[Evidence, ...], style: GenerateStyle) -> AsyncGenerator[GenerateEvent]:
-        """The generator's events, under one deadline for all of them together."""
+        """The generator's events, under one deadline for all of them together; or what the conversation ended with."""
+        if self._run.said is not None and style != "plain":
+            splitter = Splitter("prose", [e.slot for e in evidence])
+            for draft in (*splitter.feed(self._run.said), *splitter.end()):
+                yield GenerateEvent(draft=draft)
+            return
         run, clock = self._run, self._ledger.budget.clock
         request = GenerateRequest(
             question=run.plan.query,
@@ -261,4 +288,5 @@ def _reference(evidence: Evidence) -> EvidenceRef:
         score=evidence.score,
         sources=sorted(evidence.hit.ranks),
         round=evidence.round,
+        untrusted=chunk.untrusted,
     )

@@ -19,7 +19,7 @@ class StatusEvent(_Event):
 
 class PlanEvent(_Event):
     type: Literal["plan"] = "plan"
-    mode: Literal["pipeline", "agentic"]
+    mode: Literal["pipeline", "agentic", "tools"]
     query: str
     variants: list[str] = []
     sub_questions: list[str] = []

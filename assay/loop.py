@@ -9,11 +9,12 @@ from contextlib import aclosing
 
 from assay.budget import Budget
 from assay.config import AppConfig
+from assay.converse import Conversation, check_tools
 from assay.ending import Ending
 from assay.errors import AssayError
 from assay.events import ErrorEvent, Event
 from assay.ledger import Ledger
-from assay.run import Run, Stages
+from assay.run import Run, Stages, chosen_mode
 from assay.schemas import AskRequest, ErrorBody
 
 
@@ -25,7 +26,7 @@ async def answer(
     A fault of the request itself (unknown bucket, bad filter, a budget over its bound) is raised before the first event, so
     that a door can still answer with its status. Closing the iterator cancels whatever runs.
     """
-    ledger = Ledger(budget or Budget.of(request.budget, config.loop))
+    ledger = Ledger(budget or Budget.of(request.budget, config.bounds(chosen_mode(request.mode, config))))
     run = Run(request, stages, config, request_id, ledger)
     started = False
     try:
@@ -49,7 +50,17 @@ def error_body(error: AssayError, request_id: str) -> ErrorBody:
 
 
 async def _steps(run: Run) -> AsyncGenerator[Event]:
+    agent = check_tools(run) if run.mode == "tools" else None
     await run.begin()
+    async with aclosing(Conversation(run, agent).events() if agent else _search(run)) as events:
+        async for event in events:
+            yield event
+    async with aclosing(Ending(run).events()) as ending:
+        async for event in ending:
+            yield event
+
+
+async def _search(run: Run) -> AsyncGenerator[Event]:
     yield run.status("planning")
     async for event in run.make_plan():
         yield event
@@ -70,7 +81,3 @@ async def _steps(run: Run) -> AsyncGenerator[Event]:
             yield event
         if run.decided():
             break
-
-    async with aclosing(Ending(run).events()) as ending:
-        async for event in ending:
-            yield event

@@ -65,6 +65,8 @@ class Stages:
     retriever: Retriever
     reranker: Reranker
     generator: Generator
+    agent: object = None
+    """``assay.converse.Agent``, where an engine can call tools."""
 
 
 def merged(results: Sequence[SearchResult]) -> SearchResult | None:
@@ -87,7 +89,7 @@ def _summary(mode: str, plan: Plan, queries: Sequence[str], scope: Scope) -> str
     return "; ".join(parts if plan.search else [mode, f"no search: {plan.reason}"])
 
 
-def chosen_mode(asked: Mode, config: AppConfig) -> Literal["pipeline", "agentic"]:
+def chosen_mode(asked: Mode, config: AppConfig) -> Literal["pipeline", "agentic", "tools"]:
     return config.loop.mode if asked == "auto" else asked
 
 
@@ -118,6 +120,7 @@ class Run:
         self.round = 0
         self.index_version: str | None = None
         self.searched: list[str] = []
+        self.said: str | None = None  # mode tools: what the model answers with
         self._tried: set[str] = set()
         self._tasks: list[asyncio.Task[Any]] = []
         self._first_hop: asyncio.Task[SearchResult] | None = None
@@ -152,7 +155,7 @@ class Run:
         """
         top_k(self.request, self.config)
         self._first_hop = self._start(self.stages.retriever.search(self.query(self.queries)))
-        if self.request.options.expand or self.history:
+        if self.mode != "tools" and (self.request.options.expand or self.history):
             self._planning = self._start(self._plan())
         # What may be wrong with a bucket or a filter is worth waiting for: a status says it, an event would come too late.
         checked = self.request.buckets or self.request.filters
@@ -258,6 +261,10 @@ class Run:
             self.end = "tool_budget"
         return self.end is None
 
+    @property
+    def may_link(self) -> bool:
+        return self.request.options.link_hop and self.config.retriever.link_hop
+
     def query(self, queries: tuple[str, ...]) -> SearchQuery:
         legs = _LEGS[self.plan.strategy]
         return SearchQuery(
@@ -265,7 +272,7 @@ class Run:
             buckets=self.scope.buckets,
             filters=self.scope.filters,
             legs=legs,
-            link_hop=self.request.options.link_hop and self.config.retriever.link_hop and "dense" in legs,
+            link_hop=self.may_link and "dense" in legs,
             top_k=self.config.retriever.fetch,
             request_id=self.id,
         )
@@ -316,7 +323,15 @@ class Run:
             hits = 0 if isinstance(result, AssayError) else len(result.hits)
             if result is results[0] and fault is not None:
                 outcome = fault.code
-            call = ToolCall(tool="search_hybrid", arguments=each, hits=hits, duration_ms=spent, outcome=outcome)
+            call = ToolCall(
+                tool="search_hybrid",
+                arguments=each,
+                filters=self.scope.filters,
+                index_version=None if isinstance(result, AssayError) else result.index_version,
+                hits=hits,
+                duration_ms=spent,
+                outcome=outcome,
+            )
             self.ledger.tool_calls.append(call)
             self.ledger.note("retrieve", f"round {self.round}: {hits} hits, {outcome}")
             yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=spent, outcome=outcome)

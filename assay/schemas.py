@@ -15,7 +15,7 @@ from pydantic import (
 
 MAX_QUESTION_CHARS = 8_000
 
-Mode = Literal["auto", "pipeline", "agentic"]
+Mode = Literal["auto", "pipeline", "agentic", "tools"]
 WrittenStyle = Literal["prose", "list", "table"]
 Style = Literal["auto", "extract", "prose", "list", "table"]
 Intent = Literal["answer", "list", "summarise", "compare", "compute"]
@@ -151,7 +151,8 @@ class Degraded(Shape):
 
 class Citation(Shape):
     """Where a sentence's claim stands. ``number`` is one per document per answer; ``span`` counts characters of the
-    document's text, and that text at ``span`` is ``quote``."""
+    document's text, and that text at ``span`` is ``quote``. ``untrusted``: it is from the web, not of the collection. A passage
+    that is no chunk of the index has a negative ``chunk_id``."""
 
     number: int
     slot: str
@@ -165,6 +166,7 @@ class Citation(Shape):
     span: tuple[int, int]
     quote: str
     support: float = Field(default=1.0, ge=0, le=1, description="How far the quote bears the sentence.")
+    untrusted: bool = False
 
 
 class Source(Shape):
@@ -209,8 +211,13 @@ class Clarification(Shape):
 
 
 class ToolCall(Shape):
+    """One call, for the audit log. ``filters``: what held for it, the request's own and the call's; ``outcome``: ``ok``,
+    ``repeated`` (not made again), or the code of the fault."""
+
     tool: str
     arguments: dict[str, Any]
+    filters: Predicate | And | Or | Not | None = None
+    index_version: str | None = None
     hits: int
     duration_ms: float
     outcome: str
@@ -230,6 +237,7 @@ class EvidenceRef(Shape):
     score: float
     sources: list[str]
     round: int
+    untrusted: bool = False
 
 
 # ---- ask ------------------------------------------------------------------------------------------------------------

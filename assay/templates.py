@@ -16,6 +16,7 @@ HOLES: Mapping[str, tuple[str, ...]] = {
     "plan": ("count",),
     "rewrite": ("count",),
     "decide": ("count", "buckets"),
+    "agent": ("buckets",),
     "passage": ("passage",),
     "pointwise": ("question", "passage"),
     "grade": ("question", "passage"),

@@ -147,4 +147,5 @@ class Verifier:
             span=(chunk.start + span[0], chunk.start + span[1]),
             quote=chunk.text[slice(*span)],
             support=borne,
+            untrusted=chunk.untrusted,
         )

@@ -10,16 +10,21 @@ from ray.serve.handle import DeploymentHandle
 
 from assay import loop
 from assay.config import AppConfig
+from assay.converse import Agent
 from assay.errors import AssayError, StageTimeout, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.hits import Search
 from assay.run import Stages
 from assay.schemas import AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
+from assay.templates import Prompts
+from assay.tokens import tokenizer_of
+from assay.tools import Registry
 from assay.types import BucketInfo, Scope
 from deployments.remote import (
     Hops,
     RemoteExpander,
     RemoteGenerator,
+    RemoteLLM,
     RemoteReranker,
     RemoteRetriever,
     Reply,
@@ -41,7 +46,11 @@ class Driver:
         retriever: DeploymentHandle,
         reranker: DeploymentHandle,
         generator: DeploymentHandle,
+        agent: DeploymentHandle | None = None,
+        model: str = "",
+        prompts: Prompts = Prompts(),
     ) -> None:
+        """``agent``: an engine that can call tools, and ``model`` its folder or id."""
         adopt_logs()
         self._config = config
         self._stages = Stages(
@@ -49,6 +58,7 @@ class Driver:
             retriever := RemoteRetriever("retriever", retriever),
             reranker := RemoteReranker("reranker", reranker),
             generator := RemoteGenerator("generator", generator),
+            agent and Agent(RemoteLLM("agent", agent), tokenizer_of(model), Registry.of(config.tools), prompts),
         )
         self._retriever = retriever
         self._search = Search(retriever, config.retriever, reranker, config.reranker.timeout_s)

@@ -188,7 +188,7 @@ async def test_heartbeat_keeps_the_line_open(driver: ScriptedDriver) -> None:
 
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
-MODES = ["auto", "pipeline", "agentic"]
+MODES = ["auto", "pipeline", "agentic", "tools"]
 OPS = ["=", "!=", "<", "<=", ">", ">=", "in", "like", "is_null", "between"]
 ASK_KEYS = list(s.AskRequest.model_fields)
 PREDICATE = {"field": "type", "op": "=", "value": "Supply"}

@@ -1,0 +1,309 @@
+"""Mode ``tools``: the model calls tools in one conversation until it calls none; that turn is the answer.
+
+The question's own search stands at its beginning, so that a simple question takes one turn. What tools find becomes evidence
+in slots, appended and never rewritten, so that each turn's prompt begins with the one before. The last turn may not call.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from assay import events as ev
+from assay.bound import Bound
+from assay.errors import AssayError, InvalidRequest, StageTimeout
+from assay.evidence import Found
+from assay.inert import inert, passage
+from assay.ports import LLM, Tokenizer
+from assay.run import Run, top_k
+from assay.schemas import TerminatedBy, ToolCall
+from assay.templates import Prompts
+from assay.text import query_key
+from assay.tools import Registry, ToolContext, ToolOutput
+from assay.tools.builtin import described
+from assay.types import BucketInfo, Completion, CompletionRequest, Hit, Message, ToolSpec, ToolUse
+
+# How a passage is cut off and shown says nothing new, so that another size of it is no other query.
+_SIZES = ("top_k", "context_chars", "max_chars")
+# Room for less evidence than this is none.
+LEAST_TOKENS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Who holds the conversation, and with what."""
+
+    llm: LLM
+    tokenizer: Tokenizer
+    tools: Registry
+    prompts: Prompts = Prompts()
+
+
+@dataclass(slots=True)
+class _Done:
+    """A call that was made, or that was not since it would only repeat one."""
+
+    use: ToolUse
+    output: ToolOutput
+    outcome: str
+    duration_ms: float
+
+
+class Conversation:
+    def __init__(self, run: Run, agent: Agent) -> None:
+        self._run, self._agent, self._config = run, agent, run.config.tools
+        self._ledger = run.ledger
+        self._context = ToolContext(Bound(run.stages.retriever, run.scope), run.may_link, run.id)
+        self._tried = {_key("search_hybrid", {"query": run.request.question})}
+        self._tokens_left = self._config.evidence_tokens
+        self._faulty = 0
+        self._specs: tuple[ToolSpec, ...] = ()
+
+    async def events(self) -> AsyncGenerator[ev.Event]:
+        """Leaves the evidence in the run, and in ``run.said`` what the model answers with, if it came to that."""
+        run = self._run
+        yield run.status("searching")
+        async for event in run.search():
+            yield event
+        first = run.found.hits[: top_k(run.request, run.config)] if run.found else ()
+        hits = self._fitting(first, self._config.evidence_tokens // 2)
+        if hits:
+            yield self._added(hits)
+        buckets = await self._buckets()
+        self._specs = self._agent.tools.specs([bucket.name for bucket in buckets])
+        messages = self._opening(buckets, self._shown(hits))
+        ended: TerminatedBy | None = None
+        for turn in range(1, self._ledger.budget.rounds + 1):
+            ended = ended or self._bound(turn)
+            yield run.status("answering" if ended else "planning")
+            try:
+                said = await self._say(messages, ended is not None)
+            except AssayError as error:
+                run.end = "deadline" if self._ledger.late else ended
+                yield self._ledger.fell_back("agent", error, "an answer from the evidence so far")
+                return
+            if said.reasoning:
+                yield ev.ReasoningEvent(delta=said.reasoning)
+            if ended or not said.tool_uses:
+                run.said, run.end = said.text, ended or "answered"
+                if said.finish_reason == "length":
+                    yield self._ledger.fell_back("agent", "the answer was cut off", "its complete sentences")
+                return
+            run.round += 1
+            messages.append(Message("assistant", said.text, said.tool_uses, reasoning=said.reasoning))
+            before = len(run.evidence.all)
+            noted = False
+            for use in said.tool_uses:
+                yield ev.ToolCallStart(tool=use.name, arguments=dict(use.arguments))
+            done = await self._call_all(said.tool_uses)
+            for each in done:
+                for event in self._told(each):
+                    yield event
+                hits = self._fitting(each.output.hits)
+                known = [e.slot for e in run.evidence.all if e.hit.chunk.id in {h.chunk.id for h in each.output.hits}]
+                if hits:
+                    yield self._added(hits)
+                noted = noted or (each.outcome == "ok" and not each.output.hits and bool(each.output.note))
+                messages.append(Message("tool", self._result(each, hits, known), tool_use_id=each.use.id))
+            ended = self._idle(done, len(run.evidence.all) > before or noted)
+
+    # ---- bounds -----------------------------------------------------------------------------------------------------
+
+    def _bound(self, turn: int) -> TerminatedBy | None:
+        """The bound that makes this turn the last one."""
+        if turn == self._ledger.budget.rounds:
+            return "rounds"
+        if self._ledger.budget.left_for_search() <= 0:
+            return "deadline"
+        if self._calls_left() <= 0 or self._tokens_left < LEAST_TOKENS:
+            return "tool_budget"
+        return None
+
+    def _calls_left(self) -> int:
+        return max(0, self._ledger.budget.tool_calls - len(self._ledger.tool_calls))
+
+    def _idle(self, done: list[_Done], brought: bool) -> TerminatedBy | None:
+        """A round that brings nothing is the last one: "answered" by what is there. One of nothing but faults may be tried
+        again once."""
+        self._faulty = self._faulty + 1 if all(each.outcome not in ("ok", "repeated") for each in done) else 0
+        return None if brought or self._faulty == 1 else "answered"
+
+    # ---- the model --------------------------------------------------------------------------------------------------
+
+    async def _say(self, messages: list[Message], last: bool) -> Completion:
+        run = self._run
+        tokens = self._ledger.budget.answer_tokens
+        request = CompletionRequest(
+            messages=tuple(messages),
+            max_tokens=tokens if last else max(self._config.turn_tokens, tokens),
+            tools=self._specs,
+            tool_choice="none" if last else "auto",
+            request_id=run.id,
+        )
+        said = await self._ledger.call("agent", self._agent.llm.complete(request), self._config.turn_s, ending=last)
+        self._ledger.usage += said.usage
+        self._ledger.note("agent", _summary(said))
+        return said
+
+    async def _buckets(self) -> tuple[BucketInfo, ...]:
+        """The names for the tools' schemas; without them a bucket that does not exist is told by the tool."""
+        try:
+            return await self._ledger.call(
+                "describe", self._run.stages.retriever.describe(self._run.scope), self._config.timeout_s
+            )
+        except AssayError as error:
+            self._ledger.fell_back("retriever", error, "tools without the buckets' names")
+            return ()
+
+    def _opening(self, buckets: tuple[BucketInfo, ...], shown: str) -> list[Message]:
+        cards = "\n".join(map(described, buckets)) or "not known"
+        system = Message("system", self._agent.prompts["agent"].fill(buckets=cards))
+        question = f"Question: {inert(self._run.request.question)}"
+        first = f"{question}\n\nA first search for it found:\n{shown or 'nothing'}"
+        return [system, *self._history(), Message("user", first)]
+
+    def _history(self) -> list[Message]:
+        """The last turns that fit a quarter of the evidence's tokens. The question itself is never cut."""
+        left, kept = self._config.evidence_tokens // 4, list[Message]()
+        for message in reversed(self._run.history):
+            left -= self._agent.tokenizer.count(message.content)
+            if left < 0:
+                break
+            kept.insert(0, replace(message, content=inert(message.content)))
+        return kept
+
+    # ---- the tools --------------------------------------------------------------------------------------------------
+
+    async def _call_all(self, uses: tuple[ToolUse, ...]) -> list[_Done]:
+        """Every call's result or fault in their order, side by side; what is over the budget or only repeats is not made."""
+        left, made = self._calls_left(), list[_Done | asyncio.Task[_Done]]()
+        async with asyncio.TaskGroup() as group:
+            with self._ledger.timed("tools"):
+                for use in uses:
+                    key = _key(use.name, use.arguments)
+                    if use.fault is not None:
+                        made.append(_Done(use, ToolOutput(note=use.fault), "invalid_request", 0.0))
+                    elif key in self._tried:
+                        made.append(_Done(use, ToolOutput(note="This was asked before; see above."), "repeated", 0.0))
+                    elif left <= 0:
+                        note = "Not run: no more calls are allowed. Answer now."
+                        made.append(_Done(use, ToolOutput(note=note), "tool_budget", 0.0))
+                        continue
+                    else:
+                        self._tried.add(key)
+                        made.append(group.create_task(self._call(use)))
+                    left -= 1
+                return [each if isinstance(each, _Done) else await each for each in made]
+
+    async def _call(self, use: ToolUse) -> _Done:
+        clock, start = self._ledger.budget.clock, self._ledger.budget.clock()
+        limit = min(self._config.timeout_s, max(0.0, self._ledger.budget.left_for_search()))
+        try:
+            async with asyncio.timeout(limit):
+                output, outcome = await self._agent.tools.call(use.name, use.arguments, self._context), "ok"
+        except TimeoutError:
+            fault: AssayError = StageTimeout(f"timeout after {limit:.1f} s")
+            output, outcome = ToolOutput(note=str(fault)), fault.code
+        except AssayError as error:
+            allowed = f" Allowed: {', '.join(error.allowed)}." if error.allowed else ""
+            output, outcome = ToolOutput(note=f"{error}{allowed}"), error.code
+        return _Done(use, output, outcome, round(1000 * (clock() - start), 2))
+
+    def _told(self, done: _Done) -> list[ev.Event]:
+        """The call in the audit log, and what went wrong with it."""
+        run, use, output = self._run, done.use, done.output
+        run.index_version = output.index_version or run.index_version
+        if use.arguments.get("query"):
+            run.searched.append(str(use.arguments["query"]))
+        if done.outcome != "tool_budget":
+            self._ledger.tool_calls.append(
+                ToolCall(
+                    tool=use.name,
+                    arguments=dict(use.arguments),
+                    filters=output.filters,
+                    index_version=output.index_version,
+                    hits=len(output.hits),
+                    duration_ms=done.duration_ms,
+                    outcome=done.outcome,
+                )
+            )
+        self._ledger.note("tool", f"{use.name}: {len(output.hits)} hits, {done.outcome}")
+        result = ev.ToolCallResult(
+            tool=use.name, hits=len(output.hits), duration_ms=done.duration_ms, outcome=done.outcome
+        )
+        told: list[ev.Event] = [result]
+        told += [self._ledger.fell_back(d.stage, d.reason, d.fallback) for d in output.degraded]
+        if done.outcome not in ("ok", "repeated"):
+            told.append(self._ledger.fell_back("tools", f"{use.name}: {output.note}", "told to the model"))
+        return told
+
+    # ---- evidence ---------------------------------------------------------------------------------------------------
+
+    def _fitting(self, hits: tuple[Hit, ...], most: int | None = None) -> tuple[Hit, ...]:
+        """The new hits that the evidence's tokens have room for, in order; of ``most`` tokens together."""
+        fresh, count = self._run.evidence.new(hits), self._agent.tokenizer.count
+        room = self._tokens_left if most is None else min(most, self._tokens_left)
+        kept: list[Hit] = []
+        for hit in fresh:
+            tokens = count(_passage("E00", hit, self._agent.tokenizer, self._most))
+            if tokens > room:
+                break
+            room, self._tokens_left = room - tokens, self._tokens_left - tokens
+            kept.append(hit)
+        if left := len(fresh) - len(kept):
+            self._ledger.note("prune", f"{left} passages left out: evidence_tokens is {self._config.evidence_tokens}")
+        return tuple(kept)
+
+    @property
+    def _most(self) -> int:
+        return max(64, self._config.evidence_tokens // 4)
+
+    def _added(self, hits: tuple[Hit, ...]) -> ev.EvidenceEvent:
+        run = self._run
+        added = run.evidence.add([Found(hit, hit.score, None, run.round) for hit in hits], len(hits))
+        return ev.EvidenceEvent(
+            added=[e.slot for e in added], titles=[e.hit.chunk.title for e in added], scores=[e.score for e in added]
+        )
+
+    def _shown(self, hits: tuple[Hit, ...]) -> str:
+        ids = {hit.chunk.id for hit in hits}
+        slots = [e for e in self._run.evidence.all if e.hit.chunk.id in ids]
+        return "\n\n".join(_passage(e.slot, e.hit, self._agent.tokenizer, self._most) for e in slots)
+
+    def _result(self, done: _Done, hits: tuple[Hit, ...], known: list[str]) -> str:
+        parts = [self._agent.tokenizer.truncate(inert(done.output.note), self._most)]
+        parts += [f"Already above: {', '.join(known)}."] if known else []
+        parts += [self._shown(hits)] if hits else []
+        left_out = len(done.output.hits) - len(hits) - len(known)
+        parts += [f"{left_out} more passages do not fit."] if left_out > 0 else []
+        return "\n\n".join(part for part in parts if part) or "Nothing."
+
+
+def check_tools(run: Run) -> Agent:
+    """Raises ``InvalidRequest`` where nobody can hold the conversation."""
+    agent = run.stages.agent
+    if not isinstance(agent, Agent):
+        message = "Mode 'tools' needs an engine that can call tools, and tools.engine names none."
+        raise InvalidRequest(message, "mode", ("auto", "pipeline", "agentic"))
+    return agent
+
+
+def _passage(slot: str, hit: Hit, tokenizer: Tokenizer, most: int) -> str:
+    chunk = hit.chunk
+    where = " > ".join(dict.fromkeys((chunk.title, *chunk.heading)))
+    page = f", page {chunk.page}" if chunk.page is not None else ""
+    mark = " (from the web, not trusted)" if chunk.untrusted else ""
+    head = f"[{slot}] {passage(where)} (doc_id {inert(chunk.doc_id)}, bucket {chunk.bucket}{page}){mark}"
+    return f"{head}\n{tokenizer.truncate(passage(chunk.text), most)}"
+
+
+def _key(name: str, arguments: Mapping[str, Any]) -> str:
+    """Equal for calls that would find the same."""
+    rest = {k: v for k, v in arguments.items() if k not in (*_SIZES, "query") and v not in (None, [], "")}
+    return json.dumps([name, query_key(str(arguments.get("query", ""))), rest], sort_keys=True, default=str)
+
+
+def _summary(said: Completion) -> str:
+    calls = ", ".join(use.name for use in said.tool_uses)
+    return f"calls {calls}" if calls else f"answers in {len(said.text.split())} words"

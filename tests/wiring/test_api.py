@@ -257,7 +257,7 @@ async def test_messages_say_what_to_change(http: httpx.AsyncClient) -> None:
         return str(error_of(await http.post(ASK, json={"question": "When?", **body}))["message"])
 
     assert await told(quesion="x") == "There is no field 'quesion' in a request. Did you mean 'question'?"
-    assert await told(mode="fast") == "'mode' must be one of: auto, pipeline, agentic."
+    assert await told(mode="fast") == "'mode' must be one of: auto, pipeline, agentic, tools."
     assert await told(budget={"rounds": 0}) == "'budget.rounds' must be at least 1."
     assert await told(question=" ") == "'question' must not be blank."
     assert await told(filters={"not": 5}) == (

@@ -5,18 +5,23 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from assay.config import ExpanderConfig, GeneratorConfig, RerankerConfig
+from assay import loop
+from assay.config import AppConfig, EngineConfig, ExpanderConfig, GeneratorConfig, RerankerConfig, ToolsConfig
+from assay.converse import Agent
 from assay.errors import AssayError
 from assay.expand import LLMExpander
 from assay.generate import ExtractGenerator, WritingGenerator
 from assay.rerank import LLMReranker
-from assay.schemas import STEPS
+from assay.run import Stages
+from assay.schemas import STEPS, AskRequest, Turn
 from assay.templates import HOLES
+from assay.tools import Registry
 from assay.types import (
     CompletionRequest,
     Evidence,
@@ -27,7 +32,7 @@ from assay.types import (
     RerankRequest,
     ScoreRequest,
 )
-from tests.fakes import BagEmbedder, ScriptedLLM, WordTokenizer, chunk
+from tests.fakes import BagEmbedder, ListRetriever, ScriptedLLM, WordTokenizer, chunk
 from tests.unit.test_plan import BOTH
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -70,7 +75,22 @@ def rerank(method: Any) -> Ask:
     return lambda llm: LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(ASKED, HITS[:1], 1))
 
 
+async def talk(llm: ScriptedLLM) -> None:
+    retriever, unused = ListRetriever(*(hit.chunk for hit in HITS)), cast(Any, None)
+    retriever.buckets = BOTH
+    agent = Agent(llm, WordTokenizer(), Registry.of(ToolsConfig()))
+    stages = Stages(unused, retriever, unused, unused, agent)
+    turns = [Turn(role="user", content=HISTORY[0].content), Turn(role="assistant", content=HISTORY[1].content)]
+    request = AskRequest(question=ASKED, mode="tools", history=turns)
+    async with aclosing(loop.answer(request, stages, AppConfig(engines=CALLING), "req_test")) as events:
+        async for _ in events:
+            if llm.history:
+                return
+
+
+CALLING: Any = {"small": EngineConfig(tool_parser="hermes")}
 CASES: dict[str, Ask] = {
+    "agent": talk,
     "plan": plan(),
     "rewrite": plan(history=HISTORY),
     "decide": plan(steps=STEPS, buckets=BOTH, history=HISTORY, today="2026-01-05"),

@@ -64,7 +64,7 @@ _THREADS = min(4, os.cpu_count() or 2)
 
 log = logging.getLogger(__name__)
 
-# What FAISS, bm25s, torch and Lance raise when a leg cannot answer. Anything else is a bug, and no reason to go on.
+# What FAISS, torch and Lance raise when a leg cannot answer. Anything else is a bug, and no reason to go on.
 _LEG_FAULTS = (RuntimeError, OSError, ValueError, MemoryError, TimeoutError, AssayError)
 
 

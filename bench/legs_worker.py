@@ -171,6 +171,8 @@ class Bm25s:
 
     def ask(self, number: int, allowed: Mask | None, count: int, knob: int) -> tuple[Ids, Scores]:
         mask = None
+        if not self._asked[number]:
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)  # which it refuses
         if allowed is not None:
             mask = self._masks.setdefault(id(allowed), allowed.astype(np.float32))
         rows, scores = self._index.retrieve(

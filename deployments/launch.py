@@ -29,7 +29,7 @@ PACKAGES = {
     "transformers": "transformers",
     "sentence_transformers": "sentence-transformers",
     "faiss": "faiss-cpu",
-    "bm25s": "bm25s",
+    "numba": "numba",
     "lance": "pylance",
     "fastapi": "fastapi",
     "httpx": "httpx",

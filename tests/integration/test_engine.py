@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from assay.config import EngineConfig
 from assay.errors import BadModelOutput
 from assay.llm.http import EndpointLLM
 from assay.types import CompletionRequest, Message, ScoreItem, ScoreRequest
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
+CHECKS = contract_llm.checks(EngineConfig(tool_parser="hermes").can)
 STORY = CompletionRequest((Message("user", "Write a very long story about a river."),), max_tokens=800)
 
 
@@ -32,12 +34,12 @@ async def until(engine: "RemoteLLM", seconds: float, *, busy: bool) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("name", contract_llm.CHECKS)
+@pytest.mark.parametrize("name", CHECKS)
 async def test_contract(engine: "RemoteLLM", name: str) -> None:
     await contract_llm.check(name, engine)
 
 
-@pytest.mark.parametrize("name", contract_llm.CHECKS)
+@pytest.mark.parametrize("name", CHECKS)
 async def test_contract_over_http(engine: "RemoteLLM", over_http: EndpointLLM, name: str) -> None:
     await contract_llm.check(name, over_http)
     await until(engine, 5, busy=False)

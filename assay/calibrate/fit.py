@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +68,7 @@ def fit(samples: Sequence[Sample], names: Sequence[str], repeats: int = REPEATS,
         for k in range(FOLDS):
             away = fold == k
             penalty = _penalty(x[~away], holds[~away], weights[~away], groups[~away], seed)
-            total[away] += _logistic(x[~away], holds[~away], weights[~away], penalty).predict_proba(x[away])[:, 1]
+            total[away] += _logistic(x[~away], holds[~away], weights[~away], penalty).says(x[away])
     final = _logistic(x, holds, weights, _penalty(x, holds, weights, groups, seed))
     return Judged(_readable(final, names, means), total / max(1, repeats))
 
@@ -115,26 +114,37 @@ def _penalty(x: Numbers, holds: NDArray[np.bool_], weights: Numbers, groups: NDA
         p = np.zeros(len(holds))
         for k in range(5):
             away = fold == k
-            p[away] = _logistic(x[~away], holds[~away], weights[~away], penalty).predict_proba(x[away])[:, 1]
+            p[away] = _logistic(x[~away], holds[~away], weights[~away], penalty).says(x[away])
         losses.append(log_loss(holds, p, sample_weight=weights))
     return PENALTIES[int(np.argmin(losses))]
 
 
-def _logistic(x: Numbers, holds: NDArray[np.bool_], weights: Numbers, penalty: float) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A logistic over raw features: ``shift`` and a weight for each."""
+
+    shift: float
+    weights: Numbers
+
+    def says(self, x: Numbers) -> Numbers:
+        return np.asarray(1 / (1 + np.exp(-np.clip(self.shift + x @ self.weights, -500, 500))))
+
+
+def _logistic(x: Numbers, holds: NDArray[np.bool_], weights: Numbers, penalty: float) -> _Fitted:
+    """Fitted on standardised features, so that the penalty is the same for all."""
     from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=500))
-    return model.fit(x, holds, logisticregression__sample_weight=weights)
+    mean, spread = x.mean(0), x.std(0)
+    spread[spread < 1e-9] = 1.0
+    model = LogisticRegression(C=penalty, max_iter=500).fit((x - mean) / spread, holds, weights)
+    raw = model.coef_[0] / spread
+    return _Fitted(float(model.intercept_[0] - raw @ mean), raw)
 
 
-def _readable(model: Any, names: Sequence[str], means: Mapping[str, float]) -> Logistic:
-    scaler, logistic = model[0], model[1]
-    weights = logistic.coef_[0] / scaler.scale_
-    shift = float(np.dot(weights, np.array([means[n] for n in names]) - scaler.mean_))
+def _readable(fitted: _Fitted, names: Sequence[str], means: Mapping[str, float]) -> Logistic:
+    at_mean = fitted.shift + float(fitted.weights @ np.array([means[name] for name in names]))
     return Logistic(
-        intercept=round(float(logistic.intercept_[0]) + shift, 4),
-        weights={name: round(float(w), 4) for name, w in zip(names, weights, strict=True)},
+        intercept=round(at_mean, 4),
+        weights={name: round(float(w), 4) for name, w in zip(names, fitted.weights, strict=True)},
         means={name: round(means[name], 4) for name in names},
     )

@@ -1,0 +1,153 @@
+"""Fitting a calibration: the logistic and its judgement, the labelled cases, what is asked of the engine once."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from assay.calibrate import cases as c
+from assay.calibrate.cached import CachedLLM
+from assay.calibrate.fit import Sample, arrays, auc, ece, fit
+from assay.calibrate.ranking import Candidates, chosen
+from assay.errors import SetupError
+from assay.types import Hit, ItemScore, ScoreItem, ScoreRequest, Scores
+from tests.fakes import BagEmbedder, ScriptedLLM, chunk
+
+pytestmark = pytest.mark.anyio
+RNG = np.random.default_rng(3)
+
+
+def noisy(count: int, strength: float) -> list[Sample]:
+    """Pairs of cases, one that holds and one that does not, told apart by ``a`` as far as ``strength`` goes."""
+    return [
+        Sample({"a": strength * holds + float(RNG.normal()), "id": float(q)}, holds, f"q{q}")
+        for q in range(count)
+        for holds in (True, False)
+    ]
+
+
+def test_a_fit_is_judged_by_what_it_has_not_seen() -> None:
+    samples = noisy(80, 3.0)
+    judged = fit(samples, ("a", "id"), repeats=1)
+    holds, weights, _ = arrays(samples)
+    assert auc(judged.out_of_fold, holds, weights) > 0.95
+    assert judged.model.weights["a"] > 10 * abs(judged.model.weights["id"])
+
+
+def test_nothing_is_learnt_from_labels_by_chance() -> None:
+    samples = [Sample({"id": float(q)}, bool(RNG.integers(2)), f"q{q}") for q in range(120)]
+    holds, weights, _ = arrays(samples)
+    assert auc(fit(samples, ("id",), repeats=1).out_of_fold, holds, weights) < 0.65
+
+
+def test_a_feature_that_was_not_measured_counts_as_its_mean() -> None:
+    samples = [*noisy(40, 2.0), Sample({"id": 0.0}, True, "other")]
+    model = fit(samples, ("a", "id"), repeats=0).model
+    assert model.probability({"id": 0.0}) == model.probability({"a": model.means["a"], "id": 0.0})
+
+
+def test_calibration_error_is_the_gap_between_what_is_said_and_what_holds() -> None:
+    holds, weights = np.array([True, False] * 50), np.ones(100)
+    assert ece(np.full(100, 0.5), holds, weights) == pytest.approx(0, abs=0.02)
+    assert ece(np.full(100, 0.9), holds, weights) == pytest.approx(0.4, abs=0.02)
+
+
+async def embed(texts: Sequence[str]) -> NDArray[np.float32]:
+    return await BagEmbedder().embed(texts)
+
+
+def write_hotpot(data: Path) -> None:
+    folder = data / "multihop" / "hotpotqa_100"
+    folder.mkdir(parents=True)
+    context = [[f"T{n}", [f"Text {n} of ocean."]] for n in range(8)]
+    questions = [
+        {"question": f"What of ocean {n}?", "context": context, "supporting_facts": [["T0", 0], ["T3", 0]]}
+        for n in range(3)
+    ]
+    (folder / "hotpotqa_train.json").write_text(json.dumps(questions))
+
+
+async def test_both_sides_of_a_question_have_as_many_passages_and_weigh_the_same(tmp_path: Path) -> None:
+    write_hotpot(tmp_path)
+    (tmp_path / "evidence.jsonl").write_text(
+        json.dumps({"question": "Who is it?", "gold": [{"text": "It is Ann."}], "others": [], "answerable": False})
+        + "\n"
+    )
+    found = await c.cases(c.read(tmp_path), embed)
+    sides: dict[str, dict[bool, float]] = defaultdict(lambda: defaultdict(float))
+    for case in found:
+        if case.task == "hotpotqa":
+            assert len(case.passages) == 2 + c.MOST_PADDING
+            sides[case.question][case.enough] += case.weight
+    assert len(sides) == 3 and all(side == {True: 1.0, False: 1.0} for side in sides.values())
+    assert any(case.task == "elsewhere" and not case.enough for case in found)
+
+
+@pytest.mark.parametrize("line", ["{", '{"question": "x"}', '{"question": "x", "gold": [1], "others": []}'])
+def test_own_evidence_that_cannot_be_read_is_named_by_its_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "evidence.jsonl").write_text(line + "\n")
+    with pytest.raises(SetupError, match=r"evidence\.jsonl, line 1"):
+        c.read(tmp_path)
+    (tmp_path / "evidence.jsonl").unlink()
+    with pytest.raises(SetupError, match="no labelled evidence"):
+        c.read(tmp_path)
+
+
+class _OneFault(ScriptedLLM):
+    async def score(self, request: ScoreRequest) -> Scores:
+        scores = await super().score(request)
+        items = (
+            ItemScore(math.nan, 0, "too long") if "long" in item.context else score
+            for item, score in zip(request.items, scores.items, strict=True)
+        )
+        return Scores(tuple(items), scores.usage)
+
+
+async def test_the_engine_is_asked_once_and_faults_are_asked_again(tmp_path: Path) -> None:
+    engine, starts = _OneFault(), 0
+
+    async def start() -> ScriptedLLM:
+        nonlocal starts
+        starts += 1
+        return engine
+
+    items = (ScoreItem("the ocean", " ocean tides"), ScoreItem("a long text", " ocean tides"))
+    first = await CachedLLM(start, tmp_path / "s.jsonl").score(ScoreRequest((*items, items[0])))
+    again = CachedLLM(start, tmp_path / "s.jsonl")
+    assert (await again.score(ScoreRequest(items[:1]))).items == first.items[:1] == first.items[2:]
+    assert starts == 1 and first.items[1].fault == "too long"
+    await again.score(ScoreRequest(items))
+    assert starts == 2 and engine.history[-1].items == items[1:]  # type: ignore[union-attr]
+
+
+def judged_queries(right: bool) -> tuple[list[Candidates], list[NDArray[np.float64]]]:
+    """Forty queries whose relevant document is anywhere; the model's values point to it, or away from it."""
+    found, values = [], []
+    for number in range(40):
+        hits = tuple(Hit(chunk(n, "x", f"D{number}-{n}"), float(-n)) for n in range(8))
+        relevant = int(RNG.integers(8))
+        found.append(Candidates("set", f"q{number}", "x", hits, {hits[relevant].chunk.uri: 1}))
+        value = RNG.normal(size=8) * 0.3
+        value[relevant] += 2 if right else -2
+        values.append(value)
+    return found, values
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_model_that_points_the_wrong_way_is_turned_round(right: bool) -> None:
+    found, values = judged_queries(right)
+    fitted, figures = chosen(found, {"likelihood": values}, 96)
+    assert (fitted.weight > 0.3) if right else (fitted.weight < -0.3)
+    gain = next(f for f in figures if "gain" in f.name)
+    assert gain.value > 0.2 and gain.low > 0 and gain.questions == 40
+
+
+def test_a_method_that_says_nothing_more_is_not_chosen() -> None:
+    found, values = judged_queries(True)
+    fitted, _ = chosen(found, {"likelihood": values, "listwise": values}, 96)
+    assert fitted.method == "likelihood"

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from assay.frozen import Frozen as _Config
 from assay.llm.endpoint import Capability, EndpointConfig, Strategy
 from assay.logistic import Logistic
-from assay.schemas import STEPS, Fusion, Step
+from assay.schemas import STEPS, Fusion, Mode, Step
 
 
 class EngineConfig(_Config):
@@ -286,7 +286,9 @@ class GeneratorConfig(_Config):
 class LoopConfig(_Config):
     """Defaults of a request's budget, and its upper bounds."""
 
-    mode: Literal["pipeline", "agentic", "tools"] = "agentic"
+    mode: Mode = Field(
+        default="auto", description="What a request's auto means. auto: the plan decides between pipeline and agentic."
+    )
     rounds: int = Field(default=3, ge=1, le=20)
     tool_calls: int = Field(default=6, ge=1, le=100)
     deadline_s: float = Field(default=60, gt=0, le=3600)

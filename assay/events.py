@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from assay.schemas import AskResponse, Citation, Clarification, Degraded, ErrorBody, Filter, Intent, Shape
+from assay.schemas import AskResponse, Citation, Clarification, Degraded, ErrorBody, Filter, Intent, Mode, Shape
 
 
 class _Event(Shape):
@@ -19,7 +19,7 @@ class StatusEvent(_Event):
 
 class PlanEvent(_Event):
     type: Literal["plan"] = "plan"
-    mode: Literal["pipeline", "agentic", "tools"]
+    mode: Mode
     query: str
     variants: list[str] = []
     sub_questions: list[str] = []

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from assay.types import Evidence, Gain, Hit
 
+# Share of two passages' words that both have, from which they are near-duplicates.
+_SAME = 0.8
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -36,16 +39,26 @@ class EvidenceSet:
     def add(self, found: Iterable[Found], keep: int) -> tuple[Evidence, ...]:
         """Appends the best ``keep`` of what is new (``found`` comes best first) and returns them, with their slots.
 
-        Passages of a document that already has its share come after all others: they fill up, but crowd nothing out.
+        Passages of a document that already has its share, and near-duplicates of what is there, come after all others: they
+        fill up, but crowd nothing out.
         """
         fair: list[Found] = []
         over: list[Found] = []
         documents = self._documents.copy()
+        words = [_words(e.hit) for e in self._all]
         for f in found:
-            if f.hit.chunk.id not in self._chunks:
-                full = documents[f.hit.chunk.doc_id] >= self._per_document
-                (over if full else fair).append(f)
-                documents[f.hit.chunk.doc_id] += 1
+            if len(fair) == keep:
+                break
+            if f.hit.chunk.id in self._chunks:
+                continue
+            own = _words(f.hit)
+            full = documents[f.hit.chunk.doc_id] >= self._per_document
+            if full or any(_alike(own, others) for others in words):
+                over.append(f)
+            else:
+                fair.append(f)
+                words.append(own)
+            documents[f.hit.chunk.doc_id] += 1
         return tuple(self._append(f, rank) for rank, f in enumerate([*fair, *over][:keep]))
 
     def _append(self, f: Found, rank: int) -> Evidence:
@@ -63,3 +76,14 @@ class EvidenceSet:
         by rank; of equals the earlier round goes first.
         """
         return tuple(sorted(self._all, key=lambda e: (self._rank[e.slot], e.round))[:count])
+
+
+def _words(hit: Hit) -> frozenset[str]:
+    return frozenset(hit.chunk.text.casefold().split())
+
+
+def _alike(a: frozenset[str], b: frozenset[str]) -> bool:
+    """Whether two passages are one in other clothes: of all their words, nearly all are in both."""
+    if min(len(a), len(b)) < _SAME * max(len(a), len(b)):
+        return False
+    return len(a & b) >= _SAME * len(a | b)

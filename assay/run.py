@@ -29,6 +29,7 @@ from assay.schemas import (
     ToolCall,
     Usage,
 )
+from assay.simple import simple
 from assay.statements import describe_scope, unclear
 from assay.text import query_key
 from assay.types import (
@@ -89,7 +90,7 @@ def _summary(mode: str, plan: Plan, queries: Sequence[str], scope: Scope) -> str
     return "; ".join(parts if plan.search else [mode, f"no search: {plan.reason}"])
 
 
-def chosen_mode(asked: Mode, config: AppConfig) -> Literal["pipeline", "agentic", "tools"]:
+def chosen_mode(asked: Mode, config: AppConfig) -> Mode:
     return config.loop.mode if asked == "auto" else asked
 
 
@@ -121,6 +122,7 @@ class Run:
         self.index_version: str | None = None
         self.searched: list[str] = []
         self.said: str | None = None  # mode tools: what the model answers with
+        self._described: tuple[BucketInfo, ...] = ()
         self._tried: set[str] = set()
         self._tasks: list[asyncio.Task[Any]] = []
         self._first_hop: asyncio.Task[SearchResult] | None = None
@@ -170,7 +172,7 @@ class Run:
         buckets: tuple[BucketInfo, ...] = ()
         if self.request.options.expand and decided & {"route", "filters"}:
             try:
-                buckets = await self.stages.retriever.describe(self.scope)
+                buckets = self._described = await self.stages.retriever.describe(self.scope)
             except (InvalidRequest, UnknownBucket, NotFound):
                 raise
             except AssayError as error:
@@ -211,6 +213,7 @@ class Run:
                 yield self.ledger.fell_back("expander", dropped, "the plan without it")
         for event in self._narrow():
             yield event
+        self._choose_mode()
         self.queries = tuple(dict.fromkeys((self.plan.query, self.request.question, *self.plan.variants)))
         self.ledger.note("plan", _summary(self.mode, self.plan, self.queries, self.scope))
         yield ev.PlanEvent(
@@ -224,6 +227,22 @@ class Run:
             reason=self.plan.reason,
             intent=self.plan.intent,
         )
+
+    def _choose_mode(self) -> None:
+        """``auto``: the loop where the plan, or the question itself, is more than a simple lookup."""
+        if self.mode != "auto":
+            return
+        why = self._why_loop()
+        self.mode = "agentic" if why else "pipeline"
+        self.ledger.note("mode", f"{self.mode}: {why or 'a simple lookup'}")
+
+    def _why_loop(self) -> str | None:
+        plan = self.plan
+        if plan.sub_questions:
+            return f"{len(plan.sub_questions)} sub-questions"
+        if plan.intent not in (None, "answer"):
+            return f"the question is to {plan.intent}"
+        return None if simple(plan.query, self._described) else "not one question about one thing"
 
     def _narrow(self) -> list[ev.Event]:
         """The plan's buckets and filters within the request's own: it can take away, and never add. It can forgo a search only

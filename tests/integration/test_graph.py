@@ -80,7 +80,7 @@ def test_what_the_documents_do_not_hold_is_said(running: Running, question: str)
 
 
 def test_a_stream_shows_its_steps_and_ends_once(running: Running) -> None:
-    events = list(running.client.stream(AskRequest(question=QUESTIONS[0]["question"])))
+    events = list(running.client.stream(AskRequest(question=QUESTIONS[0]["question"], mode="agentic")))
     kinds = [event.type for event in events]
     for kind in ("status", "plan", "tool_call_start", "tool_call_result", "evidence", "grade", "answer", "citation"):
         assert kind in kinds

@@ -74,7 +74,9 @@ class Bench:
         self, *grades: Grade | AssayError, plan: Any = PLAN, chunks: tuple[Any, ...] = (MOON, MARS, SUN)
     ) -> None:
         self.llm = ScriptedLLM(plan)
-        self.config = AppConfig(loop=LoopConfig(deadline_s=30, reserve_s=1), expander=ExpanderConfig(skip_simple=False))
+        self.config = AppConfig(
+            loop=LoopConfig(mode="agentic", deadline_s=30, reserve_s=1), expander=ExpanderConfig(skip_simple=False)
+        )
         self.retriever = ListRetriever(*chunks)
         self.judge = Judge(self.llm, *grades)
         self.generator: Any = ExtractGenerator(self.llm, BagEmbedder(), WordTokenizer(), self.config.generator)
@@ -155,7 +157,7 @@ async def test_the_last_round_forces_an_answer() -> None:
         return chunk(n, f"Fact number{n} about the ocean tides and word{n} is written here.", f"Fact {n}")
 
     bench = Bench(more("word7 fact"), more("word8 fact"), more("word9 fact"), chunks=tuple(map(plenty, range(1, 10))))
-    bench.config = bench.config.model_copy(update={"loop": LoopConfig(rounds=2, evidence=2)})
+    bench.config = bench.config.model_copy(update={"loop": LoopConfig(mode="agentic", rounds=2, evidence=2)})
     response = await bench.ask()
     assert (response.rounds, response.terminated_by, response.status) == (2, "rounds", "answered")
     assert response.answer is not None and response.answer.sentences
@@ -422,3 +424,45 @@ async def test_the_search_is_announced_before_it_runs() -> None:
     async for event in bench.stream(AskRequest(question=QUESTION)):
         order += ["announced"] * isinstance(event, ToolCallStart)
     assert order[-2:] == ["announced", "ran"]
+
+
+# ---- the mode that a plan chooses -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("question", "plan", "mode"),
+    [
+        (QUESTION, {}, "pipeline"),
+        ("What causes the tides, and which moons does Mars have?", {}, "agentic"),
+        (QUESTION, {"sub_questions": ("tides", "ocean")}, "agentic"),
+        (QUESTION, {"intent": "compare"}, "agentic"),
+        (QUESTION, {"intent": "answer"}, "pipeline"),
+        ("Was verursacht die Gezeiten (ocean tides) auf der Erde (Earth)?", {}, "agentic"),
+    ],
+)
+async def test_auto_takes_one_pass_for_a_simple_lookup_and_the_loop_for_more(
+    question: str, plan: Any, mode: str
+) -> None:
+    class Planner:
+        async def plan(self, request: PlanRequest) -> Plan:
+            return Plan(request.question, **plan)
+
+    bench = Bench(ENOUGH)
+    bench.config = bench.config.model_copy(update={"loop": LoopConfig()})
+    bench.expander = Planner()
+    events = await bench.events(question, include=["trace"])
+    assert next(event.mode for event in events if event.type == "plan") == mode
+    assert ("grade" in [event.type for event in events]) == (mode == "agentic")
+    assert isinstance(last := events[-1], CompletedEvent) and last.response.trace is not None
+    assert next(step.summary for step in last.response.trace if step.stage == "mode").startswith(mode)
+
+
+async def test_near_duplicates_do_not_crowd_out_the_rest() -> None:
+    words = "The ocean tides on Earth rise and fall twice a day because the Moon pulls at the water of the seas."
+    copies = [chunk(n, f"{words} Copy{n}.", f"Copy {n}") for n in range(10, 15)]
+    others = [chunk(n, f"Fact number{n}: {text}", f"Fact {n}") for n, text in enumerate(("ocean tides", "Earth"), 20)]
+    bench = Bench(ENOUGH, chunks=(*copies, *others))
+    bench.config = bench.config.model_copy(update={"loop": LoopConfig(mode="agentic", evidence=3)})
+    response = await bench.ask(include=["evidence"], options={"rerank": False})
+    assert response.evidence is not None
+    assert [e.chunk_id for e in response.evidence] == [10, 20, 21]

@@ -1,12 +1,13 @@
 """The inner loops of both legs, compiled by numba on first use (then from its cache) and run without the interpreter's lock.
 
-Vectors are stored as float16 and compared as float32: half the memory traffic, and the conversion is three operations on
-integers, which compilers vectorise (numba has no float16 on CPUs).
+Vectors are stored as float16 and compared as float32: half the memory traffic (``assay.index.halves``).
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+from assay.index.halves import wide
 
 Float = NDArray[np.float32]
 Int = NDArray[np.int64]
@@ -15,19 +16,11 @@ Mask = NDArray[np.bool_]
 BLOCK = 16_384  # rows whose scores are summed at a time: 64 KiB, which stay in a core's own cache
 
 
-@njit(inline="always")
-def _wide(half):  # type: ignore[no-untyped-def]
-    """A finite float16, given as its bits, as float32: its exponent is 112 short of where float32 expects it."""
-    bits = np.uint32(half)
-    magnitude = np.uint32((bits & np.uint32(0x7FFF)) << np.uint32(13)).view(np.float32) * np.float32(2.0**112)
-    return -magnitude if bits & np.uint32(0x8000) else magnitude
-
-
 @njit(nogil=True, cache=True, fastmath=True)
 def _dot(vectors, at, query):  # type: ignore[no-untyped-def]
     total = np.float32(0)
     for i in range(len(query)):
-        total += _wide(vectors[at, i]) * query[i]
+        total += wide(vectors[at, i]) * query[i]
     return total
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import bm25s
 import numpy as np
 import pytest
+from numba import njit
 from numpy.typing import NDArray
 
 from assay.errors import IndexFault
-from assay.index import analyser, dense, files, lists, sparse
+from assay.index import analyser, dense, files, halves, lists, sparse
 from assay.index.dense import Dense
 from assay.index.files import Buffer, Layout, describe, read_checked
 from assay.index.mirror import compact
@@ -95,6 +96,22 @@ def test_halves_are_read_as_numpy_reads_them(value: float, tmp_path: Path) -> No
     dense.build(vectors, tmp_path, "flat")
     built = dense.load("flat", read(tmp_path), 3)
     assert built.cosines(np.ones(1, np.float32), np.arange(3)).tolist() == [float(np.float16(value))] * 3
+
+
+@pytest.mark.parametrize("wide", [halves.wide, halves._by_shifts])
+def test_all_finite_halves_are_read_as_numpy_reads_them(wide: Any) -> None:
+    """By what this machine does, and by what one without the instruction would do."""
+
+    @njit
+    def read_all(bits, out):  # type: ignore[no-untyped-def]
+        for i in range(len(bits)):
+            out[i] = wide(bits[i])
+
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    bits = bits[np.isfinite(bits.view(np.float16))]
+    out = np.empty(len(bits), np.float32)
+    read_all(bits, out)
+    assert (out == bits.view(np.float16).astype(np.float32)).all()
 
 
 # ---- sparse ---------------------------------------------------------------------------------------------------------

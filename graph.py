@@ -8,6 +8,7 @@ from ray.serve import Application
 from assay import calibration
 from assay.config import AppConfig
 from assay.custom import check_implementations
+from assay.keys import keyring_of
 from assay.models import resolve_model
 from assay.templates import Prompts
 from assay.tools import Registry
@@ -24,6 +25,7 @@ Engines = Mapping[str, Application]
 
 def build_app(args: AppConfig) -> Application:
     """Resolves the models first: what is wrong with the config is said here, not by replicas that restart."""
+    keyring_of(args.ingress)
     cache = Path(args.cache).expanduser()
     models = {name: model_of(engine, cache) for name, engine in args.engines.items()}
     engines = {name: build_engine(name, engine, models[name]) for name, engine in args.engines.items()}

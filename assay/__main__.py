@@ -15,6 +15,7 @@ COMMANDS = {
     "search": ("assay.cli.search", "Search an index, without a running graph."),
     "calibrate": ("deployments.calibrate", "Fit how a model reranks and grades, on labelled data."),
     "eval": ("assay.cli.eval", "Measure how well searches rank, on judged queries."),
+    "keys": ("assay.cli.keys", "Make, list and revoke API keys."),
     "batch": ("deployments.batch", "Answer a file of questions with a running graph."),
     "ask": ("assay.cli.ask", "Ask a running graph a question and watch it work."),
 }

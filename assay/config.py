@@ -367,6 +367,11 @@ class IngressConfig(_Config):
     max_ongoing: int = Field(default=32, ge=1, le=10_000, description="Questions in progress per ingress replica.")
     heartbeat_s: float = Field(default=10, gt=0, le=300)
     conversations: ConversationsConfig = ConversationsConfig()
+    keys: str = Field(default=".assay/keys.json", description="File of the API keys: `python -m assay keys`.")
+    keys_required: bool = Field(
+        default=False,
+        description="Set it wherever others can connect, also through a proxy on this machine: nothing starts without a key.",
+    )
 
 
 class TelemetryConfig(_Config):

@@ -20,6 +20,7 @@ from ulid import ULID
 from assay import __version__
 from assay.config import IngressConfig
 from assay.errors import AssayError, InvalidRequest, StageTimeout
+from assay.keys import keyring_of
 from assay.ports import Driver
 from assay.schemas import AskRequest, Readiness, SearchRequest, SearchResponse
 from deployments import openapi
@@ -27,6 +28,7 @@ from deployments.body import json_route
 from deployments.chat import add_chat
 from deployments.conversations import add_conversations, open_store
 from deployments.events import told
+from deployments.gate import Gate, bound
 from deployments.problems import MethodNotAllowed, NoRoute, body_of, internal, public_text, response_of
 from deployments.sse import QuestionResponse, Slots, while_connected
 
@@ -39,7 +41,9 @@ _SANE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def make_api(driver: Driver, config: IngressConfig) -> FastAPI:
-    """The app. ``driver`` is all that it knows of the graph. Raises ``SetupError``: conversations have no database."""
+    """The app. ``driver`` is all that it knows of the graph.
+
+    Raises ``SetupError``: conversations have no database, or keys are missing."""
     app = FastAPI(
         title="Assay",
         version=__version__,
@@ -49,6 +53,7 @@ def make_api(driver: Driver, config: IngressConfig) -> FastAPI:
         redirect_slashes=False,
     )
     app.router.route_class = json_route(config.max_body_bytes)
+    app.add_middleware(Gate, keyring=keyring_of(config))
     app.add_middleware(Guard)
     app.add_exception_handler(AssayError, _on_fault)
     app.add_exception_handler(HTTPException, _on_http)
@@ -67,7 +72,9 @@ def _add_questions(app: FastAPI, driver: Driver, config: IngressConfig, slots: S
     async def ask(request: Request, body: Annotated[AskRequest, Body(openapi_examples=openapi.ASK)]) -> Response:
         """Ask a question. With `"stream": true` the answer arrives as Server-Sent Events while it is being made."""
         request_id: str = request.state.request_id
-        return QuestionResponse(lambda: told(driver, body, request_id), slots, body.stream, config.heartbeat_s)
+        return QuestionResponse(
+            lambda: told(bound(driver, request), body, request_id), slots, body.stream, config.heartbeat_s
+        )
 
 
 def _add_search(app: FastAPI, driver: Driver, config: IngressConfig) -> None:
@@ -77,7 +84,9 @@ def _add_search(app: FastAPI, driver: Driver, config: IngressConfig) -> None:
     async def search(request: Request, body: Annotated[SearchRequest, Body(openapi_examples=openapi.FIND)]) -> Response:
         """Search: the passages that fit, each with its place, and how they were found. `rerank` asks a model."""
         with slots.one():
-            found = await while_connected(request.receive, driver.search(body, request.state.request_id))
+            found = await while_connected(
+                request.receive, bound(driver, request).search(body, request.state.request_id)
+            )
         return _json(found.model_copy(update={"request_id": request.state.request_id}))
 
 

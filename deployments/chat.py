@@ -21,6 +21,7 @@ from assay.types import Scope
 from assay.window import Bounds
 from deployments import openapi_chat as openapi
 from deployments.events import told
+from deployments.gate import bound
 from deployments.problems import CHAT_PATHS, chat_error, response_of
 from deployments.sse import QuestionResponse, Slots
 
@@ -38,7 +39,9 @@ def add_chat(app: FastAPI, driver: Driver, config: IngressConfig, slots: Slots) 
         question, request_id = asked(body, bounds, tokenizer), request.state.request_id
         wire = ChatWire(body.model, request_id, body.with_usage)
         stream = bool(body.stream)
-        return QuestionResponse(lambda: told(driver, question, request_id), slots, stream, config.heartbeat_s, wire)
+        return QuestionResponse(
+            lambda: told(bound(driver, request), question, request_id), slots, stream, config.heartbeat_s, wire
+        )
 
     @app.get("/v1/models", tags=["OpenAI"], response_model=None, **openapi.MODELS)
     async def models(request: Request) -> Response:
@@ -56,7 +59,7 @@ def add_chat(app: FastAPI, driver: Driver, config: IngressConfig, slots: Slots) 
 
 
 async def _names(driver: Driver, request: Request) -> list[str]:
-    found = await driver.describe(Scope(), request.state.request_id)
+    found = await bound(driver, request).describe(Scope(), request.state.request_id)
     return model_names(bucket.name for bucket in found)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 from fastapi import Body, FastAPI, Header, Query, Request, Response
 from pydantic import BaseModel
 
+from assay.access import Grant
 from assay.config import ConversationsConfig, IngressConfig
 from assay.conversations.shapes import (
     ConversationDetail,
@@ -30,9 +31,8 @@ from assay.schemas import AskResponse
 from assay.window import Bounds
 from deployments import openapi_conversations as openapi
 from deployments.events import told
+from deployments.gate import bound
 from deployments.sse import QuestionResponse, Slots
-
-LOCAL = ""  # the tenant where there are no keys
 
 
 def open_store(config: ConversationsConfig) -> Store:
@@ -48,7 +48,8 @@ def open_store(config: ConversationsConfig) -> Store:
 
 
 def tenant_of(request: Request) -> str:
-    return LOCAL
+    grant: Grant = request.state.grant
+    return grant.owner
 
 
 def add_conversations(app: FastAPI, driver: Driver, config: IngressConfig, slots: Slots, store: Store) -> None:
@@ -107,7 +108,7 @@ def add_conversations(app: FastAPI, driver: Driver, config: IngressConfig, slots
         key: Annotated[str | None, Header(alias="Idempotency-Key", max_length=200, pattern="^[!-~]+$")] = None,
     ) -> Response:
         """Ask within a conversation: what was said before goes along. A repeated `Idempotency-Key` gives the first answer."""
-        talk = Talk(store, driver, tenant_of(request), id, key, kept.lease_s, bounds)
+        talk = Talk(store, bound(driver, request), tenant_of(request), id, key, kept.lease_s, bounds)
         question, request_id = body.asked(), request.state.request_id
 
         def events() -> AsyncGenerator[Event, None]:

@@ -1,0 +1,143 @@
+"""What the holder of a key may do and see, and a driver that holds everybody to it: the one place for every door."""
+
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from assay.errors import AssayError, UnknownBucket
+from assay.events import ErrorEvent, Event
+from assay.ports import Driver
+from assay.schemas import AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
+from assay.types import BucketInfo
+from assay.types import Scope as Where
+
+Scope = Literal["search", "ask", "ingest", "admin"]
+R = TypeVar("R", AskRequest, SearchRequest)
+
+
+class Unauthorized(AssayError):
+    code = "unauthorized"
+    status = 401
+
+
+class Forbidden(AssayError):
+    code = "forbidden"
+    status = 403
+
+
+class RateLimited(AssayError):
+    code = "rate_limited"
+    status = 429
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """``buckets``: None for all. ``rate`` is of requests a minute."""
+
+    tenant: str
+    buckets: tuple[str, ...] | None
+    scopes: frozenset[Scope]
+    key_id: str = ""
+    rate: int = 0
+    concurrency: int = 0
+
+    @property
+    def owner(self) -> str:
+        """Of what its holder leaves behind: a key of the same tenant that sees other buckets must not read its answers."""
+        if self.buckets is None:
+            return self.tenant
+        return f"{self.tenant}:{hashlib.sha256(repr(self.buckets).encode()).hexdigest()[:32]}"
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes or "admin" in self.scopes
+
+
+# Whoever asks from this machine, where there are no keys.
+LOCAL = Grant("", None, frozenset(("admin",)))
+
+
+class Bound:
+    """A ``Driver`` for one grant: requests are narrowed to its buckets, and what comes back tells of no others."""
+
+    def __init__(self, driver: Driver, grant: Grant) -> None:
+        self._driver, self._grant = driver, grant
+
+    async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]:
+        try:
+            narrowed = await self._narrowed(request, request_id)
+            async with aclosing(self._driver.stream(narrowed, request_id)) as events:
+                async for event in events:
+                    if isinstance(event, ErrorEvent):
+                        seen = self._seen(event.error.code, tuple(event.error.allowed))
+                        error = event.error.model_copy(update={"allowed": list(seen)})
+                        event = event.model_copy(update={"error": error})
+                    yield event
+        except AssayError as fault:
+            raise self._told(fault) from fault.__cause__
+
+    async def ask(self, request: AskRequest, request_id: str) -> AskResponse:
+        try:
+            return await self._driver.ask(await self._narrowed(request, request_id), request_id)
+        except AssayError as fault:
+            raise self._told(fault) from fault.__cause__
+
+    async def search(self, request: SearchRequest, request_id: str) -> SearchResponse:
+        if self._grant.buckets is None:
+            return await self._driver.search(request, request_id)
+        try:
+            visible = await self.describe(Where(), request_id)
+            found = await self._driver.search(self._within(request, visible), request_id)
+        except AssayError as fault:
+            raise self._told(fault) from fault.__cause__
+        total = sum(bucket.chunks for bucket in visible)  # of the whole index it would count what must not be seen
+        return found.model_copy(update={"explain": found.explain.model_copy(update={"total_rows": total})})
+
+    async def describe(self, scope: Where, request_id: str) -> tuple[BucketInfo, ...]:
+        if self._grant.buckets is None:
+            return await self._driver.describe(scope, request_id)
+        for at, name in enumerate(scope.buckets):
+            self._check(name, at)
+        try:
+            found = await self._driver.describe(Where((), scope.filters), request_id)
+        except AssayError as fault:
+            raise self._told(fault) from fault.__cause__
+        wanted = scope.buckets or self._grant.buckets
+        return tuple(bucket for bucket in found if bucket.name in wanted and bucket.name in self._grant.buckets)
+
+    async def readiness(self) -> Readiness:
+        return await self._driver.readiness()
+
+    async def _narrowed(self, request: AskRequest, request_id: str) -> AskRequest:
+        if self._grant.buckets is None:
+            return request
+        return self._within(request, await self.describe(Where(), request_id))
+
+    def _within(self, request: R, visible: tuple[BucketInfo, ...]) -> R:
+        """In named buckets that it may see, or in all of those: never in none, which would mean everything."""
+        names = tuple(bucket.name for bucket in visible)
+        for at, name in enumerate(request.buckets):
+            if name not in names:
+                raise self._unknown(name, at, names)
+        if not names:
+            raise UnknownBucket("There is no bucket that this key may see.", "buckets")
+        return request if request.buckets else request.model_copy(update={"buckets": list(names)})
+
+    def _check(self, name: str, at: int) -> None:
+        if self._grant.buckets is not None and name not in self._grant.buckets:
+            raise self._unknown(name, at, self._grant.buckets)
+
+    @staticmethod
+    def _unknown(name: str, at: int, visible: tuple[str, ...]) -> UnknownBucket:
+        return UnknownBucket(f"There is no bucket '{name[:80]}'.", f"buckets[{at}]", visible)
+
+    def _seen(self, code: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+        if self._grant.buckets is None or code != UnknownBucket.code:
+            return allowed
+        return tuple(name for name in allowed if name in self._grant.buckets)
+
+    def _told(self, fault: AssayError) -> AssayError:
+        seen = self._seen(fault.code, fault.allowed)
+        return fault if seen == fault.allowed else type(fault)(fault.message, fault.field, seen)

@@ -1,0 +1,126 @@
+"""Who may ask, decided from a request's headers before its body is read: key, scope, rate and concurrency.
+
+Where there are no keys, this machine alone is served.
+"""
+
+import ipaddress
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as Connection
+
+from assay.access import LOCAL, Bound, Forbidden, Grant, RateLimited, Scope, Unauthorized
+from assay.errors import AssayError
+from assay.keys import Keyring
+from assay.ports import Driver
+from deployments.problems import body_of, response_of
+
+OPEN = ("/healthz", "/readyz", "/openapi.json")
+# What a route needs, by how its path begins; None: any key. What is not here needs admin.
+NEEDS: tuple[tuple[str, Scope | None], ...] = (
+    ("/v1/answers", "ask"),
+    ("/v1/chat/", "ask"),
+    ("/v1/conversations", "ask"),
+    ("/v1/search", "search"),
+    ("/v1/models", None),
+    ("/mcp", None),
+)
+
+
+@dataclass(slots=True)
+class Meter:
+    """One key's use of one replica: a bucket of ``rate`` tokens that a minute fills, and what is in progress."""
+
+    tokens: float
+    at: float
+    running: int = 0
+
+
+class Gate:
+    def __init__(self, app: ASGIApp, keyring: Keyring, clock: Callable[[], float] = time.monotonic) -> None:
+        self.app, self._keyring, self._clock = app, keyring, clock
+        self._meters: dict[str, Meter] = {}
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self.app(scope, receive, send)
+            return
+        meter: Meter | None = None
+        try:
+            grant = self._granted(scope)
+            meter = self._metered(grant) if grant.key_id else None
+        except AssayError as fault:
+            await self._refuse(fault, scope, receive, send)
+            return
+        scope["state"]["grant"] = grant
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            if meter is not None:
+                meter.running -= 1
+
+    def _granted(self, scope: Connection) -> Grant:
+        scheme, _, text = Headers(scope=scope).get("authorization", "").partition(" ")
+        if self._keyring.open:
+            if not _is_local(scope):
+                raise Forbidden("This service has no API keys yet, and so serves its own machine alone.")
+            return LOCAL
+        grant = self._keyring.grant(text.strip()) if scheme.lower() == "bearer" else None
+        if grant is None:
+            raise Unauthorized("Send a valid API key, as the header 'Authorization: Bearer assay_...'.")
+        need: Scope | None = next((need for path, need in NEEDS if scope["path"].startswith(path)), "admin")
+        if need is not None and not grant.may(need):
+            raise Forbidden(
+                f"This key may not do this: it lacks the scope '{need}'.", allowed=tuple(sorted(grant.scopes))
+            )
+        return grant
+
+    def _metered(self, grant: Grant) -> Meter:
+        now = self._clock()
+        meter = self._meters.setdefault(grant.key_id, Meter(grant.rate, now))
+        meter.tokens = min(grant.rate, meter.tokens + (now - meter.at) * grant.rate / 60)
+        meter.at = now
+        if meter.tokens < 1:
+            seconds = math.ceil((1 - meter.tokens) * 60 / grant.rate)
+            raise _Wait(f"This key may send {grant.rate} requests a minute; try again in {seconds} s.", seconds)
+        if meter.running >= grant.concurrency:
+            raise _Wait(f"This key may have {grant.concurrency} requests in progress; try again when one is done.", 1)
+        meter.tokens -= 1
+        meter.running += 1
+        return meter
+
+    async def _refuse(self, fault: AssayError, scope: Connection, receive: Receive, send: Send) -> None:
+        headers = {"www-authenticate": "Bearer"} if fault.status == 401 else {}
+        if isinstance(fault, _Wait):
+            headers["retry-after"] = str(fault.seconds)
+        body = body_of(fault, scope["state"]["request_id"])
+        await response_of(body, headers, scope["path"])(scope, receive, send)
+
+
+class _Wait(RateLimited):
+    def __init__(self, message: str, seconds: int) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+def bound(driver: Driver, request: Request) -> Bound:
+    """The driver for whoever sent the request."""
+    return Bound(driver, request.state.grant)
+
+
+def _is_local(scope: Connection) -> bool:
+    """A connection from this machine; over a Unix socket there is no address."""
+    client = scope.get("client")
+    if not client or not client[0]:
+        return True
+    try:
+        address = ipaddress.ip_address(client[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

@@ -1,0 +1,282 @@
+"""Keys: made, hashed, revoked; who may ask what; and that nothing outside a key's buckets shows through any door."""
+
+import asyncio
+import stat
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from assay import __main__ as command
+from assay import errors as er
+from assay import events as ev
+from assay.config import ConversationsConfig, IngressConfig
+from assay.keys import KeyFile, Keyring, keyring_of
+from deployments.api import make_api
+from tests.wiring.scripted_driver import ScriptedDriver, whole
+from tests.wiring.test_api import JSON, error_of, until
+
+pytestmark = pytest.mark.anyio
+QUESTION = {"question": "When?"}
+CHAT = {"model": "assay", "messages": [{"role": "user", "content": "When?"}]}
+ROUTES: list[tuple[str, str, Any]] = [
+    ("POST", "/v1/answers", QUESTION),
+    ("POST", "/v1/search", QUESTION),
+    ("POST", "/v1/chat/completions", CHAT),
+    ("GET", "/v1/models", None),
+    ("GET", "/v1/models/assay", None),
+    ("POST", "/v1/conversations", {}),
+    ("GET", "/v1/conversations", None),
+    ("GET", "/v1/conversations/x", None),
+    ("PATCH", "/v1/conversations/x", {"title": "x"}),
+    ("DELETE", "/v1/conversations/x", None),
+    ("POST", "/v1/conversations/x/messages", QUESTION),
+    ("GET", "/v1/nothing", None),
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "keys.json")
+
+
+@pytest.fixture
+def driver() -> ScriptedDriver:
+    return ScriptedDriver()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> IngressConfig:
+    return IngressConfig(keys=str(tmp_path / "keys.json"), conversations=ConversationsConfig(store="memory"))
+
+
+@pytest.fixture
+async def http(driver: ScriptedDriver, config: IngressConfig) -> AsyncIterator[httpx.AsyncClient]:
+    async with client(make_api(driver, config)) as found:
+        yield found
+
+
+def client(app: FastAPI, address: str = "127.0.0.1") -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app, client=(address, 1234))
+    return httpx.AsyncClient(transport=transport, base_url="http://test", headers=JSON)
+
+
+def key(file: KeyFile, buckets: list[str] | None = None, tenant: str = "a", **more: Any) -> dict[str, str]:
+    options: dict[str, Any] = {"scopes": ["search", "ask"], "rate": 600, "concurrency": 16, **more}
+    return {"authorization": f"Bearer {file.create(tenant, buckets, **options)[1]}"}
+
+
+# ---- the file -------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_holds_no_secret_and_is_its_owners(file: KeyFile, tmp_path: Path) -> None:
+    made, text = file.create("a", ["contracts"], ["ask"], 60, 2)
+    path = tmp_path / "keys.json"
+    secret = text.removeprefix(f"assay_{made.id}_")
+    assert secret not in path.read_text() and len(secret) >= 43
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    ring = Keyring(file)
+    grant = ring.grant(text)
+    assert grant is not None and (grant.tenant, grant.buckets) == ("a", ("contracts",))
+    for wrong in ("", "assay_", f"assay_{made.id}_", text[:-1], text + "x", f"other_{made.id}_{secret}", made.sha256):
+        assert ring.grant(wrong) is None
+    file.revoke(made.id)
+    assert ring.grant(text) is None  # at once, without a restart
+    with pytest.raises(er.NotFound):
+        file.revoke("nobody")
+
+
+def test_without_the_file_it_does_not_open_again(file: KeyFile, tmp_path: Path) -> None:
+    ring = Keyring(file)
+    before = ring.open
+    _, text = file.create("a", None, ["ask"], 60, 2)
+    assert (before, ring.open) == (True, False)
+    (tmp_path / "keys.json").unlink()
+    assert (ring.open, ring.grant(text)) == (False, None)
+    (tmp_path / "keys.json").write_text("[{")
+    with pytest.raises(er.SetupError):
+        ring.grant(text)
+
+
+def test_nothing_starts_without_a_key_where_one_is_required(file: KeyFile, config: IngressConfig) -> None:
+    required = config.model_copy(update={"keys_required": True})
+    with pytest.raises(er.SetupError, match="keys create"):
+        make_api(ScriptedDriver(), required)
+    made, _ = file.create("a", None, ["ask"], 60, 2)
+    assert not keyring_of(required).open
+    file.revoke(made.id)
+    with pytest.raises(er.SetupError):
+        keyring_of(required)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            command.run("keys", [*words, "--file", str(tmp_path / "keys.json")])
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    code, out, _ = run("create", "--tenant", "acme", "--bucket", "contracts", "--scope", "ask")
+    grant = Keyring(KeyFile(tmp_path / "keys.json")).grant(out.strip())
+    assert code == 0 and grant is not None and grant.buckets == ("contracts",)
+    _, listed, _ = run("list")
+    assert "acme" in listed and "in force" in listed and out.strip().rpartition("_")[2] not in listed
+    assert run("revoke", grant.key_id)[1] == f"revoked {grant.key_id}\n"
+    assert "revoked 2" in run("list")[1]
+    for words in (["create"], ["create", "--all-buckets", "--bucket", "x"], ["create", "--all-buckets", "--scope", "x"],
+                  ["create", "--all-buckets", "--rate", "0"], ["revoke"], ["revoke", "x"]):  # fmt: skip
+        code, out, err = run(*words)
+        assert (code, out) == (2, "") and err
+
+
+# ---- the gate -------------------------------------------------------------------------------------------------------
+
+
+async def test_without_keys_this_machine_alone_is_served(driver: ScriptedDriver, config: IngressConfig) -> None:
+    app = make_api(driver, config)
+    for address, status in (("127.0.0.1", 200), ("::1", 200), ("::ffff:127.0.0.1", 200), ("10.0.0.7", 403), ("x", 403)):
+        async with client(app, address) as http:
+            assert (await http.post("/v1/answers", json=QUESTION)).status_code == status
+            assert (await http.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path", "body"), ROUTES)
+async def test_no_route_without_a_key(
+    http: httpx.AsyncClient, file: KeyFile, driver: ScriptedDriver, method: str, path: str, body: Any
+) -> None:
+    key(file)
+    for sent in ({}, {"authorization": "Bearer assay_x_y"}, {"authorization": "Basic eDp5"}):
+        reply = await http.request(method, path, json=body, headers=sent)
+        assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer")
+        assert reply.json()["error"]["code"] == "unauthorized"
+    assert not driver.asked
+
+
+async def test_a_key_is_looked_at_before_the_body(http: httpx.AsyncClient, file: KeyFile) -> None:
+    key(file)
+    taken = 0
+
+    async def endless() -> AsyncGenerator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield b"a" * 1000
+
+    assert (await http.post("/v1/answers", content=endless())).status_code == 401
+    assert taken <= 1
+
+
+async def test_scopes(http: httpx.AsyncClient, file: KeyFile) -> None:
+    searches, asks, all_ = key(file, scopes=["search"]), key(file, scopes=["ask"]), key(file, scopes=["admin"])
+
+    async def status(path: str, body: Any, headers: dict[str, str]) -> int:
+        return (await http.post(path, json=body, headers=headers)).status_code
+
+    assert await status("/v1/search", QUESTION, searches) == 200
+    for path, body in (("/v1/answers", QUESTION), ("/v1/chat/completions", CHAT), ("/v1/conversations", {})):
+        assert await status(path, body, searches) == 403
+        assert await status(path, body, asks) in (200, 201)
+        assert await status(path, body, all_) in (200, 201)
+    assert await status("/v1/search", QUESTION, asks) == 403
+    assert await status("/v1/nothing", {}, asks) == 403  # what is not known needs the most
+    assert await status("/v1/nothing", {}, all_) == 404
+
+
+async def test_rate_and_concurrency(http: httpx.AsyncClient, file: KeyFile, driver: ScriptedDriver) -> None:
+    slow, other = key(file, rate=2), key(file)
+    for _ in range(2):
+        assert (await http.get("/v1/models", headers=slow)).status_code == 200
+    over = await http.post("/v1/answers", json=QUESTION, headers=slow)
+    assert (over.status_code, error_of(over)["code"]) == (429, "rate_limited")
+    assert 0 < int(over.headers["retry-after"]) <= 30
+    assert (await http.get("/v1/models", headers=other)).status_code == 200
+    one = key(file, concurrency=1)
+    driver.script = [ev.StatusEvent(state="planning"), 0.3, *whole()]
+    first = asyncio.create_task(http.post("/v1/answers", json=QUESTION, headers=one))
+    await until(lambda: driver.running == 1)
+    second = await http.post("/v1/chat/completions", json=CHAT, headers=one)
+    assert (second.status_code, second.json()["error"]["type"]) == (429, "rate_limit_error")
+    assert (await first).status_code == 200
+    assert (await http.get("/v1/models", headers=one)).status_code == 200
+
+
+# ---- buckets --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_key_narrows_what_is_asked(http: httpx.AsyncClient, file: KeyFile, driver: ScriptedDriver) -> None:
+    bound = key(file, ["contracts", "not yet there"])
+    await http.post("/v1/answers", json=QUESTION, headers=bound)
+    await http.post("/v1/chat/completions", json=CHAT, headers=bound)
+    path = "/v1/conversations/" + (await http.post("/v1/conversations", json={}, headers=bound)).json()["id"]
+    await http.post(f"{path}/messages", json=QUESTION, headers=bound)
+    await http.post("/v1/answers", json={**QUESTION, "buckets": ["contracts"]}, headers=bound)
+    assert [asked.buckets for asked in driver.asked] == [["contracts"]] * 4
+    found = (await http.post("/v1/search", json=QUESTION, headers=bound)).json()
+    assert found["explain"]["total_rows"] == 4000
+    names = [m["id"] for m in (await http.get("/v1/models", headers=bound)).json()["data"]]
+    assert "assay/contracts" in names and not any("secret" in name for name in names)
+
+
+async def test_a_bucket_that_may_not_be_seen_is_as_one_that_is_not(
+    http: httpx.AsyncClient, file: KeyFile, driver: ScriptedDriver
+) -> None:
+    bound = key(file, ["contracts"])
+
+    async def told(name: str) -> list[tuple[int, str]]:
+        replies = [
+            await http.post("/v1/answers", json={**QUESTION, "buckets": ["contracts", name]}, headers=bound),
+            await http.post("/v1/answers", json={**QUESTION, "buckets": [name], "stream": True}, headers=bound),
+            await http.post("/v1/search", json={**QUESTION, "buckets": [name]}, headers=bound),
+            await http.post("/v1/chat/completions", json={**CHAT, "model": f"assay/{name}"}, headers=bound),
+            await http.get(f"/v1/models/assay/{name}", headers=bound),
+        ]
+        return [(r.status_code, r.text.replace(name, "X").replace(r.headers["x-request-id"], "")) for r in replies]
+
+    hidden, missing = await told("secret"), await told("never")
+    assert hidden == missing
+    assert {status for status, _ in hidden} == {404}
+    assert not driver.asked
+
+
+@pytest.mark.parametrize("buckets", [["gone"], ["gone", "lost"]])
+async def test_a_key_whose_buckets_are_gone_sees_nothing(
+    http: httpx.AsyncClient, file: KeyFile, driver: ScriptedDriver, buckets: list[str]
+) -> None:
+    bound = key(file, buckets)
+    for path, body in (("/v1/answers", QUESTION), ("/v1/search", QUESTION), ("/v1/chat/completions", CHAT)):
+        assert (await http.post(path, json=body, headers=bound)).status_code == 404
+    assert not driver.asked
+
+
+async def test_the_drivers_own_errors_name_no_other_bucket(
+    http: httpx.AsyncClient, file: KeyFile, driver: ScriptedDriver
+) -> None:
+    bound = key(file, ["contracts"])
+    fault = er.UnknownBucket("There is no bucket 'x'.", "buckets", ("contracts", "secret"))
+    scripts: list[list[Any]] = [[fault], [ev.StatusEvent(state="planning"), fault]]
+    for driver.script in scripts:
+        for stream in (True, False):
+            reply = await http.post("/v1/answers", json={**QUESTION, "stream": stream}, headers=bound)
+            assert "secret" not in reply.text and "contracts" in reply.text
+    driver.search_fault = fault
+    assert "secret" not in (await http.post("/v1/search", json=QUESTION, headers=bound)).text
+
+
+async def test_conversations_are_of_a_tenant_and_its_buckets(http: httpx.AsyncClient, file: KeyFile) -> None:
+    mine = key(file, ["contracts", "secret"])
+    path = "/v1/conversations/" + (await http.post("/v1/conversations", json={}, headers=mine)).json()["id"]
+    assert (await http.post(f"{path}/messages", json=QUESTION, headers=mine)).status_code == 200
+    for other in (key(file, ["contracts"]), key(file), key(file, ["contracts", "secret"], tenant="b")):
+        for method, where, body in (
+            ("GET", path, None),
+            ("PATCH", path, {"title": "x"}),
+            ("DELETE", path, None),
+            ("POST", f"{path}/messages", QUESTION),
+        ):
+            assert (await http.request(method, where, json=body, headers=other)).status_code == 404
+        assert (await http.get("/v1/conversations", headers=other)).json()["conversations"] == []
+    same = key(file, ["secret", "contracts"])  # a new key in place of an old one
+    assert len((await http.get(path, headers=same)).json()["messages"]) == 2

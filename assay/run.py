@@ -1,22 +1,20 @@
-"""The search of one question: its state, and the steps that ``assay.loop`` takes. Each step is a generator of events.
+"""One question on its way to its evidence: the steps that ``assay.loop`` takes. Each step is a generator of events.
 
 A stage that fails has its named fallback here, said in ``degraded``; a fault never becomes a score or an empty list.
 """
 
 import asyncio
-import itertools
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 from assay import events as ev
 from assay.config import AppConfig
 from assay.errors import AssayError, InvalidRequest, NotFound, UnknownBucket
-from assay.evidence import EvidenceSet, Found
+from assay.evidence import Found
 from assay.grade import FeatureGrader
 from assay.ledger import Ledger
-from assay.ports import Expander, Generator, Reranker, Retriever
 from assay.schemas import (
     STEPS,
     And,
@@ -24,23 +22,17 @@ from assay.schemas import (
     Clarification,
     Mode,
     Step,
-    Strategy,
-    TerminatedBy,
-    ToolCall,
     Usage,
 )
+from assay.searching import Searching, Stages
 from assay.simple import simple
 from assay.statements import describe_scope, unclear
 from assay.text import query_key
 from assay.types import (
-    LEGS,
     BucketInfo,
     Evidence,
-    Explain,
     Grade,
     GradeRequest,
-    Hit,
-    Leg,
     Message,
     Plan,
     PlanRequest,
@@ -48,39 +40,15 @@ from assay.types import (
     Reranked,
     RerankRequest,
     Scope,
-    SearchQuery,
-    SearchResult,
 )
+
+__all__ = ["Run", "Stages", "chosen_mode", "top_k"]
 
 T = TypeVar("T")
 
 # The first event must not wait for a slow index: the raw question's search gets this long before anything is said.
 FIRST_EVENT_S = 0.8
 PLAN_SHARE = 0.4
-_LEGS: dict[Strategy, tuple[Leg, ...]] = {"keyword": ("sparse",), "semantic": ("dense",), "hybrid": LEGS}
-
-
-@dataclass(frozen=True, slots=True)
-class Stages:
-    expander: Expander
-    retriever: Retriever
-    reranker: Reranker
-    generator: Generator
-    agent: object = None
-    """``assay.converse.Agent``, where an engine can call tools."""
-
-
-def merged(results: Sequence[SearchResult]) -> SearchResult | None:
-    """The hits of several searches, each search's best in turn, each chunk once; the first one's explanation is the whole's."""
-    if len(results) < 2:
-        return results[0] if results else None
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*(result.hits for result in results)))
-    hits: dict[int, Hit] = {}
-    for hit in turns:
-        if hit is not None:
-            hits.setdefault(hit.chunk.id, hit)
-    degraded = tuple(dict.fromkeys(d for result in results for d in result.degraded))
-    return replace(results[0], hits=tuple(hits.values()), degraded=degraded)
 
 
 def _summary(mode: str, plan: Plan, queries: Sequence[str], scope: Scope) -> str:
@@ -102,33 +70,20 @@ def top_k(request: AskRequest, config: AppConfig) -> int:
     return request.top_k or most
 
 
-class Run:
+class Run(Searching):
     """One question on its way to its evidence. Attributes without an underscore are what the loop and the ending read."""
 
     def __init__(self, request: AskRequest, stages: Stages, config: AppConfig, request_id: str, ledger: Ledger) -> None:
-        self.request, self.stages, self.config, self.id, self.ledger = request, stages, config, request_id, ledger
+        super().__init__(request, stages, config, request_id, ledger)
         self.mode = chosen_mode(request.mode, config)
         self.history = tuple(Message(turn.role, turn.content) for turn in request.history)
-        self.plan = Plan(query=request.question)
-        self.queries: tuple[str, ...] = (request.question,)
-        self.scope = Scope(tuple(request.buckets), request.filters)  # narrowed by the plan, never widened
-        self.evidence = EvidenceSet(config.loop.per_document)
-        self.found: SearchResult | None = None
-        self.explain: Explain | None = None
         self.grade: Grade | None = None
         self.clarification: Clarification | None = None
-        self.end: TerminatedBy | None = None
-        self.round = 0
-        self.index_version: str | None = None
-        self.searched: list[str] = []
         self.said: str | None = None  # mode tools: what the model answers with
         self._described: tuple[BucketInfo, ...] = ()
-        self._tried: set[str] = set()
         self._tasks: list[asyncio.Task[Any]] = []
-        self._first_hop: asyncio.Task[SearchResult] | None = None
         self._planning: asyncio.Task[Plan] | None = None
         self._undescribed: AssayError | None = None
-        self._refused: AssayError | None = None
 
     def status(self, state: Literal["planning", "searching", "reranking", "grading", "answering"]) -> ev.StatusEvent:
         return ev.StatusEvent(state=state, round=self.round)
@@ -260,149 +215,6 @@ class Run:
             said.append(self.ledger.fell_back("expander", "the plan forgoes a search that was asked for", "a search"))
             self.plan = replace(plan, search=True)
         return said
-
-    @property
-    def narrowed(self) -> bool:
-        return self.scope != Scope(tuple(self.request.buckets), self.request.filters)
-
-    # ---- search -----------------------------------------------------------------------------------------------------
-
-    def more_rounds(self) -> bool:
-        """Whether another round may start; otherwise ``end`` names the bound that forbids it."""
-        budget = self.ledger.budget
-        if self.round == 0 and self._first_result() is not None:
-            return True
-        if self.round >= budget.rounds:
-            self.end = "rounds"
-        elif budget.left_for_search() <= 0:
-            self.end = "deadline"
-        elif len(self.ledger.tool_calls) >= budget.tool_calls:
-            self.end = "tool_budget"
-        return self.end is None
-
-    @property
-    def may_link(self) -> bool:
-        return self.request.options.link_hop and self.config.retriever.link_hop
-
-    def query(self, queries: tuple[str, ...]) -> SearchQuery:
-        legs = _LEGS[self.plan.strategy]
-        return SearchQuery(
-            queries=queries,
-            buckets=self.scope.buckets,
-            filters=self.scope.filters,
-            legs=legs,
-            link_hop=self.may_link and "dense" in legs,
-            top_k=self.config.retriever.fetch,
-            request_id=self.id,
-        )
-
-    async def search(self) -> AsyncGenerator[ev.Event]:
-        """One hop over this round's queries. A retriever that fails after the first round leaves the evidence so far; a plan
-        that leaves nothing to search is given up for what the request itself says."""
-        self.round += 1
-        self.searched += [*self.queries, *self._parts()]
-        self._tried |= {query_key(query) for query in (*self.queries, *self._parts())}
-        async for event in self._searched():
-            yield event
-        if self.narrowed and (
-            self._refused is not None or (self.explain is not None and not self.explain.allowed_rows)
-        ):
-            where = describe_scope(self.scope)
-            reason = str(self._refused) if self._refused else f"the plan's {where} left no passage"
-            self.scope = Scope(tuple(self.request.buckets), self.request.filters)
-            yield self.ledger.fell_back("expander", reason, "the request's own buckets and filters")
-            async for event in self._searched():
-                yield event
-
-    def _parts(self) -> tuple[str, ...]:
-        """Sub-questions are searched on their own, in the first round, as far as the tool budget goes."""
-        if self.round > 1:
-            return ()
-        spare = self.ledger.budget.tool_calls - len(self.ledger.tool_calls) - 1
-        return self.plan.sub_questions[: max(0, spare)]
-
-    async def _searched(self) -> AsyncGenerator[ev.Event]:
-        asked = [self.queries, *((part,) for part in self._parts())]
-        arguments: list[dict[str, Any]] = [{"queries": list(q), "buckets": list(self.scope.buckets)} for q in asked]
-        for each in arguments:
-            yield ev.ToolCallStart(tool="search_hybrid", arguments=each)
-        start, fault = self.ledger.budget.clock(), None
-        self.found, self._refused = None, None
-        results: list[SearchResult | AssayError] = []
-        try:
-            results = await self.ledger.call("retrieve", self._hop(asked), self.config.retriever.timeout_s)
-        except AssayError as error:
-            results = [error] * len(asked)
-        spent = round(1000 * (self.ledger.budget.clock() - start), 2)
-        if isinstance(first := results[0], AssayError):
-            fault = first
-            results[0] = (self._first_result() if self.round == 1 and not self.narrowed else None) or first
-        for each, result in zip(arguments, results, strict=True):
-            outcome = result.code if isinstance(result, AssayError) else "ok"
-            hits = 0 if isinstance(result, AssayError) else len(result.hits)
-            if result is results[0] and fault is not None:
-                outcome = fault.code
-            call = ToolCall(
-                tool="search_hybrid",
-                arguments=each,
-                filters=self.scope.filters,
-                index_version=None if isinstance(result, AssayError) else result.index_version,
-                hits=hits,
-                duration_ms=spent,
-                outcome=outcome,
-            )
-            self.ledger.tool_calls.append(call)
-            self.ledger.note("retrieve", f"round {self.round}: {hits} hits, {outcome}")
-            yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=spent, outcome=outcome)
-        self.found = merged([result for result in results if not isinstance(result, AssayError)])
-        self.explain = self.found.explain if self.found else self.explain
-        self.index_version = self.found.index_version if self.found else self.index_version
-        for degraded in self.found.degraded if self.found else ():
-            yield self.ledger.fell_back(degraded.stage, degraded.reason, degraded.fallback)
-        if (
-            fault is not None
-            and self.found is None
-            and self.narrowed
-            and isinstance(fault, InvalidRequest | UnknownBucket)
-        ):
-            self._refused = fault
-        elif fault is not None and self.found is not None:
-            yield self.ledger.fell_back("retriever", fault, "what the question alone found")
-        elif fault is not None:
-            if not self.evidence.all:
-                raise fault
-            yield self.ledger.fell_back("retriever", fault, "the evidence found so far")
-        for part, result in zip(asked[1:], results[1:], strict=True):
-            if isinstance(result, AssayError) and fault is None:
-                yield self.ledger.fell_back("retriever", result, f"no search for the part '{part[0]}'")
-
-    async def _hop(self, asked: Sequence[tuple[str, ...]]) -> list[SearchResult | AssayError]:
-        """Each search's result or fault, side by side."""
-        if (
-            self.round == 1
-            and self._first_hop is not None
-            and asked == [(self.request.question,)]
-            and not self.narrowed
-        ):
-            return [await self._first_hop]
-        done = await asyncio.gather(
-            *(self.stages.retriever.search(self.query(queries)) for queries in asked), return_exceptions=True
-        )
-        for result in done:
-            if isinstance(result, BaseException) and not isinstance(result, AssayError):
-                raise result
-        return [result for result in done if isinstance(result, SearchResult | AssayError)]
-
-    def _first_result(self) -> SearchResult | None:
-        """What the hop on the raw question brought, if it is back and did not fail."""
-        hop = self._first_hop
-        whole = hop is not None and hop.done() and not hop.cancelled() and hop.exception() is None
-        return hop.result() if hop is not None and whole else None
-
-    @property
-    def fresh(self) -> bool:
-        """Whether the last hop found anything that is not in the evidence yet; if not, searching on is pointless."""
-        return self.found is not None and bool(self.evidence.new(self.found.hits))
 
     # ---- rerank and grade -------------------------------------------------------------------------------------------
 

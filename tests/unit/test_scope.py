@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from assay.budget import Budget
 from assay.errors import InvalidFilter, StageUnavailable
-from assay.run import merged
 from assay.schemas import And, Filter, Predicate
+from assay.searching import merged
 from assay.types import BucketInfo, Explain, FieldInfo, Hit, Plan, PlanRequest, Scope, SearchQuery, SearchResult
 from tests.fakes import ListRetriever, chunk
 from tests.unit.test_loop import ENOUGH, MARS, MOON, SUN, Bench, stages_of

@@ -1,14 +1,16 @@
 """Each drafted sentence before it is shown: verified, re-cited, searched for once more, or removed."""
 
+import math
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 from assay import events as ev
 from assay.errors import AssayError
 from assay.evidence import Found
 from assay.run import Run
-from assay.schemas import ToolCall
+from assay.schemas import Citation, ToolCall
 from assay.text import content_terms, terms
-from assay.types import Draft, Evidence, Plan, SearchResult, Verified
+from assay.types import Claim, Draft, Evidence, Plan, SearchResult, SupportRequest, Verified
 from assay.verify import Verifier, coverage
 
 # Searches that one answer's sentences may cause, and the passages that each may bring.
@@ -22,6 +24,8 @@ class Checking:
         self._run = run
         self._verifier = Verifier(evidence, run.config.loop.min_support)
         self._searches = 0
+        self._fault: AssayError | None = None  # of the judge, who is then asked no more
+        self._told = False
         self.removed = 0
 
     def header(self, draft: Draft) -> Draft:
@@ -32,15 +36,52 @@ class Checking:
 
     async def check(self, draft: Draft) -> AsyncGenerator[Verified | ev.Event]:
         """The sentence as it may be shown, last, unless it is removed; before it what was done about it."""
-        verified = self._verifier.verify(draft)
+        verified = await self._verified(draft)
         if verified is None and self._may_search():
             async for event in self._search(draft.text):
                 yield event
-            verified = self._verifier.verify(draft)
+            verified = await self._verified(draft)
+        if self._fault is not None and not self._told:
+            self._told = True
+            yield self._run.ledger.fell_back("reranker", self._fault, "support by words alone")
         if verified is None:
             self.removed += 1
         else:
             yield verified
+
+    async def _verified(self, draft: Draft) -> Verified | None:
+        """Verified by its words, and by the evaluating model where the config asks for that: then citations that the model does
+        not find to bear the sentence are left out. What stands in its source letter by letter needs no judge."""
+        numbers = dict(self._verifier.numbers)
+        verified = self._verifier.verify(draft)
+        literal = verified is not None and all(c.quote == verified.text for c in verified.citations)
+        if verified is None or literal or self._run.config.reranker.support == "words" or self._fault is not None:
+            return verified
+        judged = await self._judged(verified)
+        if len(judged) < len(verified.citations):
+            self._verifier.numbers = numbers  # a number that is not shown is not used up
+            judged = [c.model_copy(update={"number": self._verifier.number(c.doc_id)}) for c in judged]
+        return replace(verified, citations=tuple(judged), support=max(c.support for c in judged)) if judged else None
+
+    async def _judged(self, verified: Verified) -> list[Citation]:
+        """The citations that bear the sentence, with the model's support. One that it cannot judge, and all where it fails, stay
+        as the words have them."""
+        reranker, ledger = self._run.config.reranker, self._run.ledger
+        claims = tuple(
+            Claim(verified.text, c.quote, " > ".join(dict.fromkeys([c.title, *c.heading]))) for c in verified.citations
+        )
+        try:
+            work = self._run.stages.reranker.support(SupportRequest(claims, self._run.id))
+            judged = await ledger.call("verify", work, reranker.timeout_s, ending=True)
+        except AssayError as error:
+            self._fault = error
+            return list(verified.citations)
+        ledger.usage += judged.usage
+        return [
+            c if math.isnan(value) else c.model_copy(update={"support": value})
+            for c, value in zip(verified.citations, judged.values, strict=True)
+            if not value < self._run.config.loop.min_support
+        ]
 
     def _may_search(self) -> bool:
         run, budget = self._run, self._run.ledger.budget

@@ -262,6 +262,11 @@ class RerankerConfig(_Config):
         le=1,
         description="Share of the model's value; the fused score has the rest. Below 0 its order is turned round.",
     )
+    support: Literal["words", "model"] = Field(
+        default="words",
+        description="Whether a written sentence is borne out: by the share of its words in its quote, or also by what this "
+        "engine makes of the two (for models that judge well in words).",
+    )
     timeout_s: float = Field(default=15, gt=0, le=600)
     implementation: str | None = _implementation()
     grade: GradeConfig = GradeConfig()
@@ -447,6 +452,8 @@ class AppConfig(_Config):
         if stage == "reranker" and self.reranker.method != "listwise" and "score" not in can:
             need = f"method '{self.reranker.method}' needs prompt_logprobs; choose reranker.method 'listwise'"
             raise ValueError(_lacks(stage, name, "score", f"{need}, or an engine of kind 'vllm' or preset 'vllm'"))
+        if stage == "reranker" and self.reranker.support == "model" and "score" not in can:
+            raise ValueError(_lacks(stage, name, "score", "support 'model' needs it; choose reranker.support 'words'"))
         if stage == "reranker" and self.reranker.method == "listwise" and not can & {"json_schema", "json_object"}:
             raise ValueError(
                 _lacks(stage, name, "json_schema", "grades are JSON; name another engine for reranker.engine")

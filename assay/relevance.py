@@ -85,7 +85,7 @@ class Pointwise:
 
     async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
         contexts = [self._prompt.fill(question=question, passage=passage) for passage in passages]
-        return await _choice(self._llm, contexts, (" no", " yes"), lambda p: p[1], request_id)
+        return await yes(self._llm, contexts, request_id)
 
 
 class Graded:
@@ -143,6 +143,11 @@ def _schema(passages: int) -> str:
     grades = {"type": "array", "items": {"enum": list(range(BEST + 1))}, "minItems": passages, "maxItems": passages}
     schema = {"type": "object", "properties": {"grades": grades}, "required": ["grades"], "additionalProperties": False}
     return json.dumps(schema)
+
+
+async def yes(llm: LLM, contexts: Sequence[str], request_id: str) -> Relevance:
+    """P(yes) against P(no) after each context. Raises ``BadModelOutput`` where none could be scored."""
+    return await _choice(llm, contexts, (" no", " yes"), lambda p: p[1], request_id)
 
 
 async def _choice(

@@ -11,9 +11,9 @@ from assay.config import RerankerConfig
 from assay.context import focus
 from assay.grade import FeatureGrader
 from assay.ports import LLM, Tokenizer
-from assay.relevance import method
+from assay.relevance import method, yes
 from assay.templates import Prompts
-from assay.types import Grade, GradeRequest, Hit, Ranked, Reranked, RerankRequest
+from assay.types import Grade, GradeRequest, Hit, Ranked, Reranked, RerankRequest, Support, SupportRequest
 
 
 def standardise(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -45,9 +45,19 @@ class LLMReranker:
         self._tokenizer, self._config = tokenizer, config
         self._method = method(config.method, llm, prompts)
         self._grader = FeatureGrader(config.grade)
+        self._llm, self._support = llm, prompts["support"]
 
     async def grade(self, request: GradeRequest) -> Grade:
         return await self._grader.grade(request)
+
+    async def support(self, request: SupportRequest) -> Support:
+        """Whether each quote says what its claim says, by P(yes) against P(no): for models that judge in words."""
+        contexts = [
+            self._support.fill(quote=f"{claim.heading}\n{claim.quote}".strip(), claim=claim.text)
+            for claim in request.claims
+        ]
+        found = await yes(self._llm, contexts, request.request_id)
+        return Support(found.values, found.usage)
 
     async def rerank(self, request: RerankRequest) -> Reranked:
         """Reorders the best ``candidates`` hits; the rest follow in fused order, unscored.

@@ -21,6 +21,7 @@ HOLES: Mapping[str, tuple[str, ...]] = {
     "pointwise": ("question", "passage"),
     "grade": ("question", "passage"),
     "listwise": ("best",),
+    "support": ("quote", "claim"),
     "prose": (),
     "list": (),
     "table": (),

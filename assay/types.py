@@ -433,6 +433,30 @@ class Grade:
         return "enough" if best == self.p_enough else "more" if best == self.p_more else "clarify"
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence of an answer, and the words that it cites, under their title and headings."""
+
+    text: str
+    quote: str
+    heading: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SupportRequest:
+    claims: tuple[Claim, ...]
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """For each claim, in order, the probability that its quote says so; NaN where it could not be judged, never a made-up
+    number."""
+
+    values: tuple[float, ...]
+    usage: Usage
+
+
 # ---- generation -----------------------------------------------------------------------------------------------------
 
 

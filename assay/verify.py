@@ -98,7 +98,7 @@ class Verifier:
     def __init__(self, evidence: Sequence[Evidence], min_support: float) -> None:
         self._evidence: dict[str, Evidence] = {e.slot: e for e in evidence}
         self._min_support = min_support
-        self._number: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}  # of the documents, by their first citation
 
     def add(self, evidence: Sequence[Evidence]) -> None:
         """What was found since: a sentence may rest on it too."""
@@ -126,6 +126,9 @@ class Verifier:
         slot = max(quotes, key=lambda s: quotes[s][0])
         return {slot: quotes[slot]} if quotes[slot][0] >= self._min_support else {}
 
+    def number(self, doc_id: str) -> int:
+        return self.numbers.setdefault(doc_id, len(self.numbers) + 1)
+
     def is_heading(self, draft: Draft, question: str) -> bool:
         """Whether a table's header only names what the question or the evidence is about."""
         read = " ".join([question, *(e.hit.chunk.text for e in self._evidence.values())])
@@ -133,9 +136,8 @@ class Verifier:
 
     def _cite(self, slot: str, span: tuple[int, int], borne: float = 1.0) -> Citation:
         chunk = self._evidence[slot].hit.chunk
-        number = self._number.setdefault(chunk.doc_id, len(self._number) + 1)
         return Citation(
-            number=number,
+            number=self.number(chunk.doc_id),
             slot=slot,
             doc_id=chunk.doc_id,
             chunk_id=chunk.id,

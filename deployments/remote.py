@@ -189,6 +189,9 @@ class RemoteReranker(_Remote):
     async def grade(self, request: t.GradeRequest) -> t.Grade:
         return await self._call("grade", request)  # type: ignore[no-any-return]
 
+    async def support(self, request: t.SupportRequest) -> t.Support:
+        return await self._call("support", request)  # type: ignore[no-any-return]
+
 
 class RemoteGenerator(_Remote):
     def generate(self, request: t.GenerateRequest) -> AsyncGenerator[t.GenerateEvent]:

@@ -9,7 +9,7 @@ from assay.ports import Reranker as Port
 from assay.rerank import LLMReranker
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
-from assay.types import Grade, GradeRequest, Reranked, RerankRequest
+from assay.types import Grade, GradeRequest, Reranked, RerankRequest, Support, SupportRequest
 from deployments.remote import RemoteLLM, Reply, reply
 
 
@@ -26,6 +26,9 @@ class Reranker:
 
     async def grade(self, request: GradeRequest) -> Reply[Grade]:
         return await reply(self._reranker.grade(request), "grade")
+
+    async def support(self, request: SupportRequest) -> Reply[Support]:
+        return await reply(self._reranker.support(request), "support")
 
     async def ready(self) -> Reply[str]:
         return await reply(self._llm.ready())

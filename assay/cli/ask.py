@@ -12,6 +12,7 @@ from assay import events as ev
 from assay.client import DEFAULT_URL, Client
 from assay.errors import AssayError
 from assay.schemas import AskRequest, AskResponse, Citation, Mode
+from assay.statements import describe
 
 EXIT_FAULT, EXIT_NOT_ANSWERED, EXIT_INTERRUPTED = 1, 3, 130
 
@@ -157,6 +158,8 @@ def _plan(plan: ev.PlanEvent) -> str:
     parts += [f"also as: {', '.join(plan.variants)}"] if plan.variants else []
     parts += [f"in parts: {', '.join(plan.sub_questions)}"] if plan.sub_questions else []
     parts += [f"in {', '.join(plan.buckets)}"] if plan.buckets else []
+    parts += [f"only where {describe(plan.filters)}"] if plan.filters else []
+    parts += [] if plan.search else [f"no search: {plan.reason}"]
     return "; ".join(parts)
 
 

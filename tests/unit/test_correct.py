@@ -1,19 +1,20 @@
 """What becomes of a sentence that its citations do not bear out; answers without a search; lists, tables and their sources."""
 
+import math
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from assay.budget import Budget
-from assay.config import ExpanderConfig, GeneratorConfig
+from assay.config import ExpanderConfig, GeneratorConfig, RerankerConfig
 from assay.errors import StageUnavailable
 from assay.events import AnswerEvent, CitationEvent, CompletedEvent
 from assay.generate import WritingGenerator
-from assay.schemas import AskResponse
-from assay.types import Draft, GenerateEvent, GenerateRequest
+from assay.schemas import AskResponse, Usage
+from assay.types import Claim, Draft, GenerateEvent, GenerateRequest, Support, SupportRequest
 from tests.fakes import ScriptedLLM, WordTokenizer, chunk
-from tests.unit.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench, stages_of
+from tests.unit.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench, Judge, stages_of
 from tests.unit.test_scope import Planner
 
 pytestmark = pytest.mark.anyio
@@ -95,6 +96,68 @@ async def test_a_search_that_fails_is_said_and_the_sentence_removed() -> None:
     assert stages_of(response) == ["retriever", "verify"] and response.status == "answered"
 
 
+# ---- a judge beside the words --------------------------------------------------------------------------------------------
+
+
+class Supporter(Judge):
+    """Says how far it believes the quotes, in turn; the last again and again."""
+
+    def __init__(self, *values: float | StageUnavailable) -> None:
+        super().__init__(ScriptedLLM(), ENOUGH)
+        self.values = list(values)
+        self.claims: list[Claim] = []
+
+    async def support(self, request: SupportRequest) -> Support:
+        self.claims += request.claims
+        said = [self.values.pop(0) if len(self.values) > 1 else self.values[0] for _ in request.claims]
+        if isinstance(fault := said[0], StageUnavailable):
+            raise fault
+        return Support(tuple(v for v in said if not isinstance(v, StageUnavailable)), Usage(llm_calls=1))
+
+
+def judged(said: str, *values: float | StageUnavailable) -> tuple[Bench, Supporter]:
+    made = bench(said)
+    made.judge = judge = Supporter(*values)
+    made.config = made.config.model_copy(update={"reranker": RerankerConfig(support="model")})
+    return made, judge
+
+
+async def test_the_evaluating_model_has_the_last_word_where_it_is_asked_for() -> None:
+    made, judge = judged(f"{GOOD} The ocean tides come every day [E1].", 0.9, 0.1, 0.1)
+    response = await made.ask()
+    assert response.answer is not None and [s.support for s in response.answer.sentences] == [0.9]
+    assert [c.support for c in response.citations] == [0.9] and stages_of(response) == ["verify"]
+    assert judge.claims[0].quote in MOON.text and judge.claims[0].heading == "Moon"
+    assert response.usage.llm_calls >= 3
+
+
+async def test_what_the_model_cannot_judge_stays_as_the_words_have_it() -> None:
+    made, _ = judged(GOOD, math.nan)
+    response = await made.ask()
+    assert response.answer is not None and response.answer.sentences[0].support > 0.5 and response.degraded == []
+
+
+async def test_a_judge_that_fails_is_asked_no_more_and_it_is_said_once() -> None:
+    made, judge = judged(f"{GOOD} The Moon orbits the Earth each month [E1].", StageUnavailable("down"))
+    response = await made.ask()
+    assert response.answer is not None and len(response.answer.sentences) == 2
+    assert stages_of(response) == ["reranker"] and len(judge.claims) == 1
+
+
+async def test_a_number_that_is_not_shown_is_not_used_up() -> None:
+    """The first sentence cites a document that its judge does not believe; the next document is number 1."""
+    made, _ = judged(f"{GOOD} {ELSEWHERE}", 0.1, 0.1, 0.9)
+    response = await made.ask()
+    assert [(c.number, c.title) for c in response.citations] == [(1, "Saturn")]
+    assert [s.number for s in response.sources] == [1]
+
+
+async def test_a_quote_needs_no_judge() -> None:
+    made, judge = judged("The Moon orbits the Earth [E1].", 0.0)
+    response = await made.ask()
+    assert response.answer is not None and response.answer.sentences[0].support == 1.0 and judge.claims == []
+
+
 # ---- forms -----------------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +231,26 @@ async def test_the_language_of_the_answer_is_told() -> None:
     made.retriever.chunks = (german,)
     response = await made.ask("Was sind die Gezeiten der Meere?")
     assert response.answer is not None and response.answer.language == "de"
+
+
+async def test_a_paragraph_of_two_documents_is_cited_in_the_one_that_was_cited() -> None:
+    """Each document keeps its number, and what is cited at its span holds the claim."""
+    shared = "The ocean tides rise twice a day. They are caused by gravity."
+    made = bench(
+        "The ocean tides are caused by gravity [E2]. The ocean tides rise twice a day [E1]. They are caused by gravity [E2]."
+    )
+    made.retriever.chunks = (chunk(11, shared, "Almanac"), chunk(12, shared, "Handbook"))
+    made.config = made.config.model_copy(
+        update={"loop": made.config.loop.model_copy(update={"evidence": 2}), "generator": GeneratorConfig(style="prose")}
+    )
+    response = await made.ask()
+    titles = {source.number: source.title for source in response.sources}
+    assert len(titles) == 2 and [c.number for c in response.citations] == [1, 2, 1]
+    for citation in response.citations:
+        assert titles[citation.number] == citation.title
+        start = {c.id: c.start for c in made.retriever.chunks}[citation.chunk_id]
+        assert shared[citation.span[0] - start : citation.span[1] - start] == citation.quote
+    assert "gravity" in response.citations[0].quote and "twice" in response.citations[1].quote
 
 
 # ---- without a search ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from assay.errors import AssayError, BadModelOutput, InvalidRequest, StageUnavai
 from assay.hits import Search
 from assay.rerank import LLMReranker
 from assay.schemas import SearchRequest
-from assay.types import Grade, GradeRequest, Reranked, RerankRequest
+from assay.types import Grade, GradeRequest, Reranked, RerankRequest, Support, SupportRequest
 from tests.fakes import ListRetriever, ScriptedLLM, WordTokenizer, chunk
 
 pytestmark = pytest.mark.anyio
@@ -83,6 +83,9 @@ async def test_passages_that_could_not_be_scored_are_told() -> None:
             return Reranked(whole.ranked, whole.usage, faults=1)
 
         async def grade(self, request: GradeRequest) -> Grade:
+            raise NotImplementedError
+
+        async def support(self, request: SupportRequest) -> Support:
             raise NotImplementedError
 
     found = await Search(ListRetriever(*CHUNKS), RetrieverConfig(), Partly())(asked(rerank=True), "r1")

@@ -29,6 +29,8 @@ from assay.types import (
     RerankRequest,
     SearchQuery,
     SearchResult,
+    Support,
+    SupportRequest,
 )
 from tests.fakes import BagEmbedder, ListRetriever, ScriptedLLM, WordTokenizer, chunk
 
@@ -57,6 +59,9 @@ class Judge:
         if self.rerank_fault:
             raise self.rerank_fault
         return await self._reranker.rerank(request)
+
+    async def support(self, request: SupportRequest) -> Support:
+        return await self._reranker.support(request)
 
     async def grade(self, request: GradeRequest) -> Grade:
         if not self.grades:

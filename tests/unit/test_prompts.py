@@ -22,7 +22,7 @@ from assay.run import Stages
 from assay.schemas import STEPS, AskRequest, Turn
 from assay.templates import HOLES
 from assay.tools import Registry
-from assay.types import (
+from assay.types import Claim, SupportRequest, (
     CompletionRequest,
     Evidence,
     GenerateRequest,
@@ -89,6 +89,11 @@ async def talk(llm: ScriptedLLM) -> None:
 
 
 CALLING: Any = {"small": EngineConfig(tool_parser="hermes")}
+def support(llm: ScriptedLLM) -> Awaitable[Any]:
+    claim = Claim("It may be ended within thirty days.", TEXT, "Acme Supply Agreement")
+    return LLMReranker(llm, WordTokenizer(), RerankerConfig()).support(SupportRequest((claim,)))
+
+
 CASES: dict[str, Ask] = {
     "agent": talk,
     "plan": plan(),
@@ -103,6 +108,7 @@ CASES: dict[str, Ask] = {
     "pointwise": rerank("pointwise"),
     "grade": rerank("score"),
     "listwise": rerank("listwise"),
+    "support": support,
 }
 
 

@@ -14,6 +14,7 @@ from assay.plan import plan_schema
 from assay.rerank import LLMReranker, blend
 from assay.templates import Prompt
 from assay.types import (
+    Claim,
     CompletionRequest,
     Evidence,
     Gain,
@@ -26,6 +27,7 @@ from assay.types import (
     ScoreItem,
     ScoreRequest,
     Scores,
+    SupportRequest,
 )
 from tests.fakes import ScriptedLLM, WordTokenizer, chunk
 
@@ -163,6 +165,14 @@ async def test_a_judging_method_takes_probabilities_not_words(method: RerankMeth
     assert isinstance(asked, ScoreRequest) and len(asked.items) == items
     beginnings = {item.context.split("Passage:")[0] for item in asked.items}
     assert len(beginnings) == 1, "the prompt's beginning is shared"
+
+
+async def test_support_is_the_probability_that_the_quote_says_so() -> None:
+    llm = Judge()
+    claims = (Claim("It is the Moon.", "The Moon causes tides.", "Tides"), Claim("x", "Stars burn."), Claim("x", "Fish swim."))
+    found = await LLMReranker(llm, WordTokenizer(), RerankerConfig()).support(SupportRequest(claims))
+    assert found.values[0] > 0.9 and found.values[1] < 0.1 and math.isnan(found.values[2])
+    assert len(llm.history) == 1, "one batch for all claims"
 
 
 async def test_listwise_is_one_call_under_a_schema() -> None:

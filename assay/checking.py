@@ -64,8 +64,8 @@ class Checking:
         return replace(verified, citations=tuple(judged), support=max(c.support for c in judged)) if judged else None
 
     async def _judged(self, verified: Verified) -> list[Citation]:
-        """The citations that bear the sentence, with the model's support. One that it cannot judge, and all where it fails, stay
-        as the words have them."""
+        """The citations that bear the sentence, with the model's support. One that it cannot judge, and all where it fails,
+        stay as the words have them."""
         reranker, ledger = self._run.config.reranker, self._run.ledger
         claims = tuple(
             Claim(verified.text, c.quote, " > ".join(dict.fromkeys([c.title, *c.heading]))) for c in verified.citations

@@ -241,7 +241,10 @@ async def test_a_paragraph_of_two_documents_is_cited_in_the_one_that_was_cited()
     )
     made.retriever.chunks = (chunk(11, shared, "Almanac"), chunk(12, shared, "Handbook"))
     made.config = made.config.model_copy(
-        update={"loop": made.config.loop.model_copy(update={"evidence": 2}), "generator": GeneratorConfig(style="prose")}
+        update={
+            "loop": made.config.loop.model_copy(update={"evidence": 2}),
+            "generator": GeneratorConfig(style="prose"),
+        }
     )
     response = await made.ask()
     titles = {source.number: source.title for source in response.sources}

@@ -22,7 +22,8 @@ from assay.run import Stages
 from assay.schemas import STEPS, AskRequest, Turn
 from assay.templates import HOLES
 from assay.tools import Registry
-from assay.types import Claim, SupportRequest, (
+from assay.types import (
+    Claim,
     CompletionRequest,
     Evidence,
     GenerateRequest,
@@ -31,6 +32,7 @@ from assay.types import Claim, SupportRequest, (
     PlanRequest,
     RerankRequest,
     ScoreRequest,
+    SupportRequest,
 )
 from tests.fakes import BagEmbedder, ListRetriever, ScriptedLLM, WordTokenizer, chunk
 from tests.unit.test_plan import BOTH
@@ -89,6 +91,8 @@ async def talk(llm: ScriptedLLM) -> None:
 
 
 CALLING: Any = {"small": EngineConfig(tool_parser="hermes")}
+
+
 def support(llm: ScriptedLLM) -> Awaitable[Any]:
     claim = Claim("It may be ended within thirty days.", TEXT, "Acme Supply Agreement")
     return LLMReranker(llm, WordTokenizer(), RerankerConfig()).support(SupportRequest((claim,)))

@@ -169,7 +169,11 @@ async def test_a_judging_method_takes_probabilities_not_words(method: RerankMeth
 
 async def test_support_is_the_probability_that_the_quote_says_so() -> None:
     llm = Judge()
-    claims = (Claim("It is the Moon.", "The Moon causes tides.", "Tides"), Claim("x", "Stars burn."), Claim("x", "Fish swim."))
+    claims = (
+        Claim("It is the Moon.", "The Moon causes tides.", "Tides"),
+        Claim("x", "Stars burn."),
+        Claim("x", "Fish swim."),
+    )
     found = await LLMReranker(llm, WordTokenizer(), RerankerConfig()).support(SupportRequest(claims))
     assert found.values[0] > 0.9 and found.values[1] < 0.1 and math.isnan(found.values[2])
     assert len(llm.history) == 1, "one batch for all claims"

@@ -4,7 +4,7 @@ import gc
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.config import Legs
-from assay.index import dense, kernels, sparse
+from assay.index import dense, kernels, lists, sparse
 from assay.index.analyser import Terms
 from assay.index.dense import Ids, Mask, Scores
 from assay.index.files import describe, read_checked
@@ -26,6 +26,7 @@ DIM, DEPTH, TOP = 384, 100, 10
 PROBES = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
 DEPTHS = (100, 150, 200, 300, 400, 600, 800, 1200, 2000, 4000, 8000)
 REFINED = 2
+GIVEN = 200_000  # above so many rows, the lists of Assay's leg are taken: to find them again takes minutes for each
 
 
 @dataclass(frozen=True)
@@ -85,23 +86,29 @@ class Faiss:
         self.knobs: tuple[int, ...] = DEPTHS if kind == "hnsw" else PROBES
 
     def build(self, job: Job) -> None:
-        vectors = np.array(job.vectors)
-        index = self._new(vectors)
+        vectors, given = np.array(job.vectors), None
+        if job.rows > GIVEN and self._kind != "hnsw":
+            given = _lists(job)
+        index = self._new(vectors, given and given[0])
         if not index.is_trained:
             index.train(vectors[np.random.default_rng(0).permutation(job.rows)[:65_536]].astype(np.float32))
-        for _, part in blocks(vectors):
-            index.add(part)
+        for start, part in blocks(vectors):
+            if given is None:
+                index.add(part)
+                continue
+            of = given[1][start : start + len(part)]
+            index.add_core(len(part), faiss.swig_ptr(part), None, faiss.swig_ptr(of))
         faiss.write_index(index, str(job.folder / "index.faiss"))
         if self._refined:
             np.save(job.folder / "vectors.npy", vectors)
 
-    def _new(self, vectors: NDArray[np.float16]) -> Any:
+    def _new(self, vectors: NDArray[np.float16], centres: Any) -> Any:
         codes, metric = faiss.ScalarQuantizer, faiss.METRIC_INNER_PRODUCT
         if self._kind == "hnsw":
             index = faiss.IndexHNSWSQ(DIM, codes.QT_8bit, 32, metric)
             index.hnsw.efConstruction = 80
             return index
-        centres = centres_of(vectors)
+        centres = centres_of(vectors) if centres is None else centres
         if self._kind == "flat":
             return faiss.IndexIVFFlat(centres, DIM, centres.ntotal, metric)
         code = codes.QT_8bit if self._kind == "sq8" else codes.QT_fp16
@@ -110,12 +117,16 @@ class Faiss:
     def open(self, job: Job) -> None:
         self._index = faiss.read_index(str(job.folder / "index.faiss"))
         self._vectors = np.load(job.folder / "vectors.npy").view(np.uint16) if self._refined else None
+        self._selectors: dict[int, Any] = {}
         self._queries = np.load(job.folder.parent / "query_vectors.npy")
 
     def ask(self, number: int, allowed: Mask | None, count: int, knob: int) -> tuple[Ids, Scores]:
         query, sel = self._queries[number], None
         if allowed is not None:
-            sel = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+            if id(allowed) not in self._selectors:
+                bits = np.packbits(allowed, bitorder="little")
+                self._selectors[id(allowed)] = faiss.IDSelectorBitmap(bits)
+            sel = self._selectors[id(allowed)]
         if self._kind == "hnsw":
             how = faiss.SearchParametersHNSW(efSearch=knob, sel=sel)
         else:
@@ -277,8 +288,20 @@ def _read(folder: Path) -> dict[str, Any]:
     return {n: read_checked(folder / n, e) for n, e in describe(folder).items() if n.startswith(("dense.", "sparse."))}
 
 
+def _lists(job: Job) -> tuple[Any, NDArray[np.int64]]:
+    """The centres of the leg ``ivf`` over the same rows, as an index, and the list of each row."""
+    folder = job.folder.parent / "ivf"
+    centres = np.load(folder / lists.CENTRES).astype(np.float32)
+    index = faiss.IndexFlatIP(DIM)
+    index.add(centres)
+    of = np.empty(job.rows, np.int64)
+    sizes = np.diff(np.load(folder / lists.STARTS))
+    of[np.load(folder / lists.POSITIONS)] = np.repeat(np.arange(len(centres)), sizes)
+    return index, of
+
+
 def _terms(job: Job) -> Terms:
-    folder = replace(job, folder=job.folder.parent / "terms").folder
+    folder = job.folder.parent / "terms"
     held = np.load(folder / "terms.npz")
     return Terms(held["ids"], held["lengths"], json.loads((folder / "names.json").read_text()))
 

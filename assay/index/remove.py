@@ -1,6 +1,6 @@
 """Documents out of an index, by their names or ids. What is published without them is acknowledged; nothing returns them."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import pyarrow.compute as pc
 
@@ -16,8 +16,8 @@ def remove(layout: Layout, bucket: str, names: Sequence[str], rebuild_rows: int 
     """Delete documents of a bucket, named by URI or id, and publish: all of them, or none.
 
     What an earlier call took out of the store, and did not live to publish, counts as there. ``rebuild_rows`` as of
-    ``publish``. Raises ``NotFound`` that names those that the bucket has not, ``SetupError`` where
-    there is no index, ``IndexFault``.
+    ``publish``. Raises ``NotFound`` that names those that the bucket has not, ``SetupError`` where there is no index,
+    ``IndexFault``.
     """
     with writing(layout):
         state = read_state(layout)
@@ -25,12 +25,18 @@ def remove(layout: Layout, bucket: str, names: Sequence[str], rebuild_rows: int 
             raise SetupError(f"there is no index at {layout.root}; {REPAIR}", "index.uri")
         store = Store(layout, state.embedder, state.checksum, state.dim)
         held = store.documents(bucket)
-        ids = {name: name if name in held else doc_id_of(bucket, name) for name in names}
-        there = held.keys() if held.keys() >= set(ids.values()) else held.keys() | _served(layout, bucket)
+        there = set(held)
+        if not all(_id(bucket, name, there) in there for name in names):
+            there |= _served(layout, bucket)
+        ids = {name: _id(bucket, name, there) for name in names}
         if unknown := [name for name in names if ids[name] not in there]:
             raise NotFound(f"bucket '{bucket}' has no document {', '.join(map(repr, unknown))}", "document")
         store.delete(held.keys() & set(ids.values()))
         return publish(layout, store, rebuild_rows=rebuild_rows)
+
+
+def _id(bucket: str, name: str, there: Set[str]) -> str:
+    return name if name in there else doc_id_of(bucket, name)
 
 
 def _served(layout: Layout, bucket: str) -> set[str]:

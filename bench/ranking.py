@@ -69,11 +69,12 @@ def markdown(measured: dict[str, dict[str, Any]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def measure(names: Sequence[str], data: Path, cache: Path) -> tuple[list[Row], dict[str, Any]]:
-    notes, chosen = Console(stderr=True), setups([])
+def measure(
+    names: Sequence[str], data: Path, cache: Path, notes: Console, rows: list[Row], measured: dict[str, Any]
+) -> None:
+    """Adds to ``rows`` and ``measured`` what is finished, so that an interrupt leaves it there."""
+    chosen = setups([])
     encoder = SentenceEmbedder(resolve_model(IndexConfig().embedder, Path(AppConfig().cache)))
-    rows: list[Row] = []
-    measured: dict[str, Any] = {}
     for name in names:
         notes.print(name)
         bench = Bench(SETS[name].read(data), cache, encoder)
@@ -85,10 +86,10 @@ def measure(names: Sequence[str], data: Path, cache: Path) -> tuple[list[Row], d
         for config in found["configurations"].values():
             del config["queries"]
         sizes = {"documents": len(bench.collection.documents), "queries": len(bench.collection.queries)}
-        measured[name] = {**sizes, **found}
         rows += of_set(name, SETS[name], ranking)
+        measured[name] = {**sizes, **found}
     notes.print("filters")
-    return [*rows, *filtered(data, cache, encoder, notes)], measured
+    rows += filtered(data, cache, encoder, notes)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -104,12 +105,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if not (args.data / "ranking").is_dir():
         sys.exit(f"bench.ranking: the data sets are not at {args.data}: name their folder with --data")
-    rows, measured = measure(QUICK if args.quick else list(SETS), args.data, args.cache)
-    beside = "embedder all-MiniLM-L6-v2, the defaults on every set, no model beside it"
+    rows: list[Row] = []
+    measured: dict[str, Any] = {}
+    beside = "embedder all-MiniLM-L6-v2, the defaults on every set, no language model"
+    try:
+        names = QUICK if args.quick else list(SETS)
+        measure(names, args.data, args.cache, Console(stderr=True), rows, measured)
+    except KeyboardInterrupt:
+        beside = f"INTERRUPTED, the rest is missing; {beside}"
     publish("Ranking on the shared sets", rows, args, beside, measured)
-    if args.json:
+    if args.json and measured:
         panels = [panel(name, found, SETS[name]) for name, found in measured.items()]
         draw(args.json.with_suffix(".svg"), panels, "Ranking on the shared sets, with 95 % intervals over queries")
+    if beside.startswith("INTERRUPTED"):
+        sys.exit(130)
 
 
 if __name__ == "__main__":

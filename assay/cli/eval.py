@@ -33,7 +33,8 @@ def eval(
     config: Annotated[
         list[str] | None,
         typer.Option(
-            help='NAME=JSON with options of the retriever\'s config and "legs", such as heavy={"dense_weight": 0.8}; or a '
+            help='NAME=JSON with options of the config\'s retriever, "k1", "b" and "dense" of its index, and "legs", such as '
+            'heavy={"dense_weight": 0.8}; or a '
             "known one: default, dense, sparse, rrf, minmax, link. May be repeated; the first is what the others are "
             "compared with. All known ones where none is given."
         ),

@@ -21,6 +21,7 @@ from assay.eval.setups import Setup
 from assay.index.embed import Encoder
 from assay.index.files import Layout, interrupt_after, write_atomic
 from assay.index.ingest import Ingestion, Progress, Report, Source
+from assay.index.mirror import compact
 from assay.index.parse.md import parse_plain
 from assay.index.parse.parsed import Parsed
 from assay.index.parse.parser import Parser
@@ -77,6 +78,7 @@ class Bench:
         remembered = Remembered(self._encoder, self._vectors(show))
         values: dict[str, Values] = {}
         for setup in setups:
+            compact(Layout(str(self.folder)), setup.index)  # other legs are built anew; nothing is embedded
             retriever = LocalRetriever(IndexConfig(uri=str(self.folder)), setup.config, remembered)
             found = asyncio.run(self._run(retriever, setup, show))
             values[setup.name] = measured(metrics, self.collection.judged, found)

@@ -61,6 +61,7 @@ def as_json(ranking: Ranking, setups: Sequence[Setup]) -> dict[str, Any]:
         values = ranking.values[setup.name]
         found[setup.name] = {
             "config": setup.config.model_dump(exclude={"implementation", "timeout_s"}),
+            "index": setup.index.model_dump(),
             "legs": [*setup.legs, *(["link"] if setup.link_hop else [])],
             "means": {metric: asdict(of) for metric, of in ranking.estimates[setup.name].items()},
             "against": {metric: _summary(of) for metric, of in ranking.against.get(setup.name, {}).items()},

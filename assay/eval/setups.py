@@ -1,4 +1,4 @@
-"""What is compared: a retriever's configuration and a search's legs, under a name."""
+"""What is compared: the configuration of a retriever and of its index's legs, and a search's legs, under a name."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from assay.config import RetrieverConfig
+from assay.config import Legs, RetrieverConfig
 from assay.errors import InvalidRequest
 from assay.types import LEGS, Leg
 
@@ -24,7 +24,7 @@ _UNTOLD = ("implementation", "timeout_s")  # neither changes what this retriever
 _PATIENCE_S = 600.0  # a leg that is given up would be measured as a worse one
 
 
-class _Options(RetrieverConfig):
+class _Options(RetrieverConfig, Legs):
     legs: list[Literal["dense", "sparse", "link"]] = Field(default=["dense", "sparse"], min_length=1)
 
     @field_validator("legs")
@@ -39,14 +39,14 @@ class _Options(RetrieverConfig):
 class Setup:
     name: str
     config: RetrieverConfig
+    index: Legs
     legs: tuple[Leg, ...] = LEGS
     link_hop: bool = False
-    given: str = "{}"
-    """What makes it differ from the default, as JSON."""
 
 
 def setup(name: str, options: dict[str, Any]) -> Setup:
-    """Options of ``RetrieverConfig``, and ``legs``. Raises ``InvalidRequest`` with the option and what is allowed."""
+    """Options of ``RetrieverConfig`` and of ``config.Legs``, and ``legs``. Raises ``InvalidRequest`` with the option and what
+    is allowed."""
     allowed = tuple(option for option in _Options.model_fields if option not in _UNTOLD)
     if unknown := [option for option in options if option not in allowed]:
         raise InvalidRequest(f"the configuration '{name}' has an unknown option '{unknown[0]}'", "config", allowed)
@@ -57,9 +57,10 @@ def setup(name: str, options: dict[str, Any]) -> Setup:
         where = ".".join(map(str, first["loc"]))
         said = first["msg"].removeprefix("Value error, ")
         raise InvalidRequest(f"the configuration '{name}', {where}: {said}", "config") from None
-    config = RetrieverConfig(**checked.model_dump(exclude={"legs"}))
+    config = RetrieverConfig(**checked.model_dump(include=set(RetrieverConfig.model_fields)))
+    index = Legs(**checked.model_dump(include=set(Legs.model_fields)))
     legs = tuple(leg for leg in LEGS if leg in checked.legs)
-    return Setup(name, config, legs, "link" in checked.legs, json.dumps(options))
+    return Setup(name, config, index, legs, "link" in checked.legs)
 
 
 def setups(given: Sequence[str]) -> list[Setup]:

@@ -3,15 +3,21 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from assay.config import Legs
 from assay.errors import SetupError
 from assay.eval.collection import Collection, read_collection
 from assay.eval.metrics import Values
 from assay.eval.ranking import Bench
 from assay.eval.setups import setups
+from assay.index.files import Layout
+from assay.index.snapshot import read_current
 from tests.unit.index.fakes import WordEncoder
 
 ROOT = Path(__file__).parents[2]
@@ -90,14 +96,33 @@ def test_what_was_done_before_an_interrupt_is_kept(tmp_path: Path, collection: C
     assert ranking.values["default"] == finished["default"]
 
 
-def test_a_degraded_search_is_no_figure(tmp_path: Path, collection: Collection) -> None:
-    bench = Bench(collection, tmp_path, WordEncoder())
+def test_other_legs_are_built_without_embedding(tmp_path: Path, collection: Collection) -> None:
+    encoder = WordEncoder()
+    bench = Bench(collection, tmp_path, encoder)
     bench.index()
-    torn = list((bench.folder / "segments").rglob("dense.vectors.npy"))
-    assert torn
-    for vectors in torn:
-        vectors.write_bytes(b"torn" + vectors.read_bytes()[4:])
-    with pytest.raises(SetupError, match="default: the query '1' was degraded"):
+    bench.compare(setups(["default"]), METRICS)
+    calls = len(encoder.calls)
+    layout = Layout(str(bench.folder))
+    bench.compare(setups(["default", 'other={"k1": 3.0, "b": 0.1, "dense": "flat"}']), METRICS)
+    assert read_current(layout).legs == Legs(k1=3.0, b=0.1, dense="flat")
+    bench.compare(setups(["sparse"]), METRICS)
+    assert read_current(layout).legs == Legs(), "a configuration has the legs that it names, whatever ran before"
+    assert len(encoder.calls) == calls
+
+
+class Faulty(WordEncoder):
+    """Has no vector for zeppelins."""
+
+    def embed_now(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        out = super().embed_now(texts)
+        out[["zeppelin" in text for text in texts]] = np.nan
+        return out
+
+
+def test_a_degraded_search_is_no_figure(tmp_path: Path, collection: Collection) -> None:
+    bench = Bench(collection, tmp_path, Faulty())
+    bench.index()
+    with pytest.raises(SetupError, match="default: the query '4' was degraded: the embedder returned no finite vector"):
         bench.compare(setups(["default"]), METRICS)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from assay.config import RetrieverConfig
+from assay.config import Legs, RetrieverConfig
 from assay.errors import InvalidRequest
 from assay.eval.setups import PRESETS, setups
 
@@ -19,10 +19,13 @@ def test_all_known_ones_where_none_is_given() -> None:
 
 
 def test_one_s_own() -> None:
-    dense, own = setups(["dense", 'own={"fusion": "minmax", "dense_weight": 0.8, "legs": ["sparse", "dense", "link"]}'])
+    dense, own = setups(
+        ["dense", 'own={"fusion": "minmax", "dense_weight": 0.8, "legs": ["sparse", "dense", "link"], "k1": 0.9}']
+    )
     assert dense.legs == ("dense",)
     assert (own.name, own.config.fusion, own.config.dense_weight) == ("own", "minmax", 0.8)
     assert own.legs == ("dense", "sparse") and own.link_hop
+    assert own.index == Legs(k1=0.9)
 
 
 @pytest.mark.parametrize(

@@ -45,5 +45,7 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     generator = Generator.bind(args.generator, engines[writing], models[writing], prompts, kind, retriever)
     Registry.of(args.tools)  # a fault in a tool is said here
     agent = (engines[args.agent], models[args.agent]) if args.agent else None
-    driver = Driver.bind(args, expander, retriever, reranker, generator, *(agent or (None, "")), prompts)
+    driver = Driver.bind(
+        args, expander, retriever, reranker, generator, *(agent or (None, "")), prompts, models[writing]
+    )
     return Ingress.bind(args.ingress, driver)

@@ -18,6 +18,7 @@ COMMANDS = {
     "keys": ("assay.cli.keys", "Make, list and revoke API keys."),
     "batch": ("deployments.batch", "Answer a file of questions with a running graph."),
     "ask": ("assay.cli.ask", "Ask a running graph a question and watch it work."),
+    "replay": ("assay.cli.replay", "Ask a kept answer's question again and show what differs."),
 }
 
 USAGE = f"""\

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from assay.errors import AssayError, UnknownBucket
 from assay.events import ErrorEvent, Event
 from assay.ports import Driver
-from assay.schemas import AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
+from assay.schemas import AnswerRecord, AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
 from assay.types import BucketInfo
 from assay.types import Scope as Where
 
@@ -67,7 +67,7 @@ class Bound:
 
     async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]:
         try:
-            narrowed = await self._narrowed(request, request_id)
+            narrowed = (await self._narrowed(request, request_id)).owned_by(self._grant.owner)
             async with aclosing(self._driver.stream(narrowed, request_id)) as events:
                 async for event in events:
                     if isinstance(event, ErrorEvent):
@@ -80,7 +80,8 @@ class Bound:
 
     async def ask(self, request: AskRequest, request_id: str) -> AskResponse:
         try:
-            return await self._driver.ask(await self._narrowed(request, request_id), request_id)
+            narrowed = await self._narrowed(request, request_id)
+            return await self._driver.ask(narrowed.owned_by(self._grant.owner), request_id)
         except AssayError as fault:
             raise self._told(fault) from fault.__cause__
 
@@ -106,6 +107,10 @@ class Bound:
             raise self._told(fault) from fault.__cause__
         wanted = scope.buckets or self._grant.buckets
         return tuple(bucket for bucket in found if bucket.name in wanted and bucket.name in self._grant.buckets)
+
+    async def recall(self, answer_id: str, owner: str = "") -> AnswerRecord:
+        """Of the grant's own owner, whoever is named."""
+        return await self._driver.recall(answer_id, self._grant.owner)
 
     async def readiness(self) -> Readiness:
         return await self._driver.readiness()

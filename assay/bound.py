@@ -17,14 +17,17 @@ from assay.types import (
 )
 
 
+def joined(parts: Sequence[Filter]) -> Filter:
+    """One filter under which all of ``parts`` hold; there is at least one."""
+    return parts[0] if len(parts) == 1 else And(and_=list(parts))
+
+
 def both(own: Filter | None, further: Filter | None) -> Filter | None:
     """One filter under which both hold; one that holds already is not said twice."""
     parts = [part for part in (own, further) if part is not None]
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    if further == own or (isinstance(further, And) and own in further.and_):
+    if len(parts) == 2 and (further == own or (isinstance(further, And) and own in further.and_)):
         return further
-    return And(and_=parts)
+    return joined(parts) if parts else None
 
 
 def beyond(own: Scope, buckets: Sequence[str]) -> tuple[str, ...]:

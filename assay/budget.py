@@ -1,4 +1,4 @@
-"""The bounds of one question: rounds, tool calls and time, with the time of the ending kept back from the search."""
+"""The bounds of one question: rounds, tool calls, tokens and time, with what the ending needs kept back from the search."""
 
 import time
 from collections.abc import Callable
@@ -30,6 +30,8 @@ class Budget:
     answer_tokens: int
     reserve_s: float
     clock: Clock = time.monotonic
+    tokens: int = 2**63
+    """Of all prompts and outputs together; the answer's own are kept back from the search."""
     started: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +49,7 @@ class Budget:
             answer_tokens=_bounded("answer_tokens", asked.answer_tokens, limits.answer_tokens),
             reserve_s=limits.reserve_s,
             clock=clock,
+            tokens=_bounded("tokens", asked.tokens, limits.tokens),
         )
 
     def elapsed(self) -> float:

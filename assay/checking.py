@@ -9,7 +9,7 @@ from assay.errors import AssayError
 from assay.evidence import Found
 from assay.run import Run
 from assay.schemas import Citation, ToolCall
-from assay.text import content_terms, terms
+from assay.text import content_terms, query_key, terms
 from assay.types import Claim, Draft, Evidence, Plan, SearchResult, SupportRequest, Verified
 from assay.verify import Verifier, coverage
 
@@ -37,7 +37,7 @@ class Checking:
     async def check(self, draft: Draft) -> AsyncGenerator[Verified | ev.Event]:
         """The sentence as it may be shown, last, unless it is removed; before it what was done about it."""
         verified = await self._verified(draft)
-        if verified is None and self._may_search():
+        if verified is None and self._may_search(draft.text):
             async for event in self._search(draft.text):
                 yield event
             verified = await self._verified(draft)
@@ -83,7 +83,9 @@ class Checking:
             if not value < self._run.config.loop.min_support
         ]
 
-    def _may_search(self) -> bool:
+    def _may_search(self, claim: str) -> bool:
+        if query_key(claim) in self._run.tried:
+            return False
         run, budget = self._run, self._run.ledger.budget
         spare = budget.tool_calls - len(run.ledger.tool_calls)
         return run.request.options.self_correct and self._searches < SEARCHES and spare > 0 and budget.left() > 0
@@ -92,6 +94,7 @@ class Checking:
         """What the claim itself finds becomes evidence, under the same bounds as every search."""
         run, ledger = self._run, self._run.ledger
         self._searches += 1
+        run.tried.add(query_key(claim))
         arguments = {"queries": [claim], "buckets": list(run.scope.buckets)}
         yield ev.ToolCallStart(tool="search_hybrid", arguments=arguments)
         start, found, outcome = ledger.budget.clock(), None, "ok"

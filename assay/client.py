@@ -6,13 +6,23 @@ A fault is raised as the ``AssayError`` that the server named, whether it came b
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, Self, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
 from assay.errors import AssayError, StageTimeout, StageUnavailable, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event, parse_event
-from assay.schemas import AskRequest, AskResponse, ErrorBody, ErrorResponse, Readiness, SearchRequest, SearchResponse
+from assay.schemas import (
+    AnswerRecord,
+    AskRequest,
+    AskResponse,
+    ErrorBody,
+    ErrorResponse,
+    Readiness,
+    SearchRequest,
+    SearchResponse,
+)
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -162,6 +172,12 @@ class Client(_Base):
             response = self._http.post("/v1/search", **_json(request))
         return self._read(response, SearchResponse)
 
+    def recall(self, answer_id: str) -> AnswerRecord:
+        """A kept answer. Raises ``NotFound``."""
+        with self._told():
+            response = self._http.get(f"/v1/answers/{quote(answer_id, safe='')}")
+        return self._read(response, AnswerRecord)
+
     def ready(self) -> Readiness:
         with self._told():
             response = self._http.get("/readyz")
@@ -207,6 +223,12 @@ class AsyncClient(_Base):
         with self._told():
             response = await self._http.post("/v1/search", **_json(request))
         return self._read(response, SearchResponse)
+
+    async def recall(self, answer_id: str) -> AnswerRecord:
+        """A kept answer. Raises ``NotFound``."""
+        with self._told():
+            response = await self._http.get(f"/v1/answers/{quote(answer_id, safe='')}")
+        return self._read(response, AnswerRecord)
 
     async def ready(self) -> Readiness:
         with self._told():

@@ -298,11 +298,17 @@ class LoopConfig(_Config):
     tool_calls: int = Field(default=6, ge=1, le=100)
     deadline_s: float = Field(default=60, gt=0, le=3600)
     answer_tokens: int = Field(default=400, ge=16, le=32_000)
+    tokens: int = Field(
+        default=500_000, ge=1000, le=2**53, description="Of all prompts and outputs of a question together."
+    )
     reserve_s: float = Field(
         default=12, ge=0, le=600, description="Kept back from the search for answering and verifying."
     )
     evidence: int = Field(default=10, ge=1, le=100, description="Passages kept per round.")
     answer_evidence: int = Field(default=5, ge=1, le=100, description="Passages that the generator sees.")
+    overload: int = Field(
+        default=100, ge=1, le=1_000_000, description="Documents above which a question for all of a kind is asked back."
+    )
     per_document: int = Field(default=4, ge=1, le=100, description="Most passages of one document in the evidence.")
     min_support: float = Field(default=0.5, ge=0, le=1, description="A sentence with less support is not shown.")
 
@@ -337,7 +343,6 @@ class ToolsConfig(_Config):
         le=1_000_000,
         description="Of passages in the conversation; what does not fit is left out.",
     )
-    turn_tokens: int = Field(default=600, ge=32, le=32_000, description="Most tokens of a turn that may call.")
     turn_s: float = Field(default=60, gt=0, le=600, description="One turn.")
 
     enabled: tuple[str, ...] | None = Field(default=None, description="Of the built-in tools; none: all of them.")
@@ -346,6 +351,14 @@ class ToolsConfig(_Config):
     )
     web: WebConfig = WebConfig()
     timeout_s: float = Field(default=15, gt=0, le=600, description="One call.")
+
+
+class AnswersConfig(_Config):
+    """Where answers are kept with all that led to them: for ``GET /v1/answers/{id}``, ``replay`` and clarifications."""
+
+    path: str = Field(default=".assay/answers.db", description="The file; replicas on several nodes must all see it.")
+    keep: int = Field(default=10_000, ge=0, le=10_000_000, description="The last answers; 0 keeps none.")
+    days: float = Field(default=30, gt=0, le=3650)
 
 
 class ConversationsConfig(_Config):
@@ -402,6 +415,7 @@ class AppConfig(_Config):
     generator: GeneratorConfig = GeneratorConfig()
     loop: LoopConfig = LoopConfig()
     tools: ToolsConfig = ToolsConfig()
+    answers: AnswersConfig = AnswersConfig()
     ingress: IngressConfig = IngressConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 

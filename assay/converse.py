@@ -14,6 +14,7 @@ from assay import events as ev
 from assay.bound import Bound
 from assay.errors import AssayError, InvalidRequest, StageTimeout
 from assay.evidence import Found
+from assay.expand import described
 from assay.inert import inert, passage
 from assay.ports import LLM, Tokenizer
 from assay.run import Run, top_k
@@ -21,13 +22,14 @@ from assay.schemas import TerminatedBy, ToolCall
 from assay.templates import Prompts
 from assay.text import query_key
 from assay.tools import Registry, ToolContext, ToolOutput
-from assay.tools.builtin import described
 from assay.types import BucketInfo, Completion, CompletionRequest, Hit, Message, ToolSpec, ToolUse
 
 # How a passage is cut off and shown says nothing new, so that another size of it is no other query.
 _SIZES = ("top_k", "context_chars", "max_chars")
 # Room for less evidence than this is none.
 LEAST_TOKENS = 100
+# What a chat template and its description of tools add to what they are made of, at most.
+TEMPLATE_TOKENS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Agent:
     tokenizer: Tokenizer
     tools: Registry
     prompts: Prompts = Prompts()
+    context_tokens: int | None = None
+    """Of the engine's prompt and output together, where they are known."""
 
 
 @dataclass(slots=True)
@@ -66,13 +70,21 @@ class Conversation:
         yield run.status("searching")
         async for event in run.search():
             yield event
+        buckets: tuple[BucketInfo, ...] = ()
+        try:
+            work = run.stages.retriever.describe(run.scope)
+            buckets = await self._ledger.call("describe", work, self._config.timeout_s)
+        except AssayError as error:  # a bucket that does not exist is then told by the tool
+            yield self._ledger.fell_back("retriever", error, "tools without the buckets' names")
+        self._specs = self._agent.tools.specs([bucket.name for bucket in buckets])
+        self._tokens_left = self._room(self._opening(buckets, ""))
         first = run.found.hits[: top_k(run.request, run.config)] if run.found else ()
-        hits = self._fitting(first, self._config.evidence_tokens // 2)
+        hits = self._fitting(first, self._tokens_left // 2)
         if hits:
             yield self._added(hits)
-        buckets = await self._buckets()
-        self._specs = self._agent.tools.specs([bucket.name for bucket in buckets])
-        messages = self._opening(buckets, self._shown(hits))
+        shown = self._shown(hits)
+        self._tokens_left -= self._agent.tokenizer.count(shown)
+        messages = self._opening(buckets, shown)
         ended: TerminatedBy | None = None
         for turn in range(1, self._ledger.budget.rounds + 1):
             ended = ended or self._bound(turn)
@@ -87,11 +99,12 @@ class Conversation:
                 yield ev.ReasoningEvent(delta=said.reasoning)
             if ended or not said.tool_uses:
                 run.said, run.end = said.text, ended or "answered"
-                if said.finish_reason == "length":
+                run.cut_off = said.finish_reason != "stop"
+                if run.cut_off:
                     yield self._ledger.fell_back("agent", "the answer was cut off", "its complete sentences")
                 return
             run.round += 1
-            messages.append(Message("assistant", said.text, said.tool_uses, reasoning=said.reasoning))
+            self._append(messages, Message("assistant", said.text, said.tool_uses, reasoning=said.reasoning))
             before = len(run.evidence.all)
             noted = False
             for use in said.tool_uses:
@@ -104,8 +117,8 @@ class Conversation:
                 known = [e.slot for e in run.evidence.all if e.hit.chunk.id in {h.chunk.id for h in each.output.hits}]
                 if hits:
                     yield self._added(hits)
-                noted = noted or (each.outcome == "ok" and not each.output.hits and bool(each.output.note))
-                messages.append(Message("tool", self._result(each, hits, known), tool_use_id=each.use.id))
+                noted = noted or (each.outcome == "ok" and not each.output.hits and not each.output.empty)
+                self._append(messages, Message("tool", self._result(each, hits, known), tool_use_id=each.use.id))
             ended = self._idle(done, len(run.evidence.all) > before or noted)
 
     # ---- bounds -----------------------------------------------------------------------------------------------------
@@ -116,9 +129,23 @@ class Conversation:
             return "rounds"
         if self._ledger.budget.left_for_search() <= 0:
             return "deadline"
-        if self._calls_left() <= 0 or self._tokens_left < LEAST_TOKENS:
+        if self._calls_left() <= 0 or min(self._tokens_left, self._ledger.tokens_left()) < LEAST_TOKENS:
             return "tool_budget"
         return None
+
+    def _room(self, opening: list[Message]) -> int:
+        """Tokens that the conversation may grow by: ``evidence_tokens``, or what the engine's context leaves for them."""
+        most, context = self._config.evidence_tokens, self._agent.context_tokens
+        if context is None:
+            return most
+        count = self._agent.tokenizer.count
+        fixed = sum(count(m.content) for m in opening) + sum(count(spec.parameters) for spec in self._specs)
+        return min(most, context - fixed - self._ledger.budget.answer_tokens - TEMPLATE_TOKENS)
+
+    def _append(self, messages: list[Message], message: Message) -> None:
+        messages.append(message)
+        written = (message.content, message.reasoning, *(use.written for use in message.tool_uses))
+        self._tokens_left -= sum(map(self._agent.tokenizer.count, written))
 
     def _calls_left(self) -> int:
         return max(0, self._ledger.budget.tool_calls - len(self._ledger.tool_calls))
@@ -133,10 +160,9 @@ class Conversation:
 
     async def _say(self, messages: list[Message], last: bool) -> Completion:
         run = self._run
-        tokens = self._ledger.budget.answer_tokens
         request = CompletionRequest(
             messages=tuple(messages),
-            max_tokens=tokens if last else max(self._config.turn_tokens, tokens),
+            max_tokens=self._ledger.budget.answer_tokens,
             tools=self._specs,
             tool_choice="none" if last else "auto",
             request_id=run.id,
@@ -146,18 +172,8 @@ class Conversation:
         self._ledger.note("agent", _summary(said))
         return said
 
-    async def _buckets(self) -> tuple[BucketInfo, ...]:
-        """The names for the tools' schemas; without them a bucket that does not exist is told by the tool."""
-        try:
-            return await self._ledger.call(
-                "describe", self._run.stages.retriever.describe(self._run.scope), self._config.timeout_s
-            )
-        except AssayError as error:
-            self._ledger.fell_back("retriever", error, "tools without the buckets' names")
-            return ()
-
     def _opening(self, buckets: tuple[BucketInfo, ...], shown: str) -> list[Message]:
-        cards = "\n".join(map(described, buckets)) or "not known"
+        cards = described(buckets, with_fields=True)
         system = Message("system", self._agent.prompts["agent"].fill(buckets=cards))
         question = f"Question: {inert(self._run.request.question)}"
         first = f"{question}\n\nA first search for it found:\n{shown or 'nothing'}"
@@ -180,20 +196,18 @@ class Conversation:
         left, made = self._calls_left(), list[_Done | asyncio.Task[_Done]]()
         async with asyncio.TaskGroup() as group:
             with self._ledger.timed("tools"):
-                for use in uses:
+                for number, use in enumerate(uses):
                     key = _key(use.name, use.arguments)
-                    if use.fault is not None:
+                    if number >= left:
+                        note = "Not run: no more calls are allowed. Answer now."
+                        made.append(_Done(use, ToolOutput(note=note), "tool_budget", 0.0))
+                    elif use.fault is not None:
                         made.append(_Done(use, ToolOutput(note=use.fault), "invalid_request", 0.0))
                     elif key in self._tried:
                         made.append(_Done(use, ToolOutput(note="This was asked before; see above."), "repeated", 0.0))
-                    elif left <= 0:
-                        note = "Not run: no more calls are allowed. Answer now."
-                        made.append(_Done(use, ToolOutput(note=note), "tool_budget", 0.0))
-                        continue
                     else:
                         self._tried.add(key)
                         made.append(group.create_task(self._call(use)))
-                    left -= 1
                 return [each if isinstance(each, _Done) else await each for each in made]
 
     async def _call(self, use: ToolUse) -> _Done:
@@ -205,7 +219,10 @@ class Conversation:
         except TimeoutError:
             fault: AssayError = StageTimeout(f"timeout after {limit:.1f} s")
             output, outcome = ToolOutput(note=str(fault)), fault.code
+            self._tried.discard(_key(use.name, use.arguments))  # what may pass by itself may be tried again
         except AssayError as error:
+            if error.retryable:
+                self._tried.discard(_key(use.name, use.arguments))
             allowed = f" Allowed: {', '.join(error.allowed)}." if error.allowed else ""
             output, outcome = ToolOutput(note=f"{error}{allowed}"), error.code
         return _Done(use, output, outcome, round(1000 * (clock() - start), 2))
@@ -214,8 +231,9 @@ class Conversation:
         """The call in the audit log, and what went wrong with it."""
         run, use, output = self._run, done.use, done.output
         run.index_version = output.index_version or run.index_version
-        if use.arguments.get("query"):
-            run.searched.append(str(use.arguments["query"]))
+        if (query := use.arguments.get("query")) and done.outcome != "repeated":
+            run.searched.append(str(query))
+            run.tried.add(query_key(str(query)))
         if done.outcome != "tool_budget":
             self._ledger.tool_calls.append(
                 ToolCall(
@@ -246,10 +264,9 @@ class Conversation:
         room = self._tokens_left if most is None else min(most, self._tokens_left)
         kept: list[Hit] = []
         for hit in fresh:
-            tokens = count(_passage("E00", hit, self._agent.tokenizer, self._most))
-            if tokens > room:
+            room -= count(_passage("E00", hit, self._agent.tokenizer, self._most))
+            if room < 0:
                 break
-            room, self._tokens_left = room - tokens, self._tokens_left - tokens
             kept.append(hit)
         if left := len(fresh) - len(kept):
             self._ledger.note("prune", f"{left} passages left out: evidence_tokens is {self._config.evidence_tokens}")
@@ -272,7 +289,7 @@ class Conversation:
         return "\n\n".join(_passage(e.slot, e.hit, self._agent.tokenizer, self._most) for e in slots)
 
     def _result(self, done: _Done, hits: tuple[Hit, ...], known: list[str]) -> str:
-        parts = [self._agent.tokenizer.truncate(inert(done.output.note), self._most)]
+        parts = [self._agent.tokenizer.truncate(passage(done.output.note), self._most)]
         parts += [f"Already above: {', '.join(known)}."] if known else []
         parts += [self._shown(hits)] if hits else []
         left_out = len(done.output.hits) - len(hits) - len(known)
@@ -281,7 +298,9 @@ class Conversation:
 
 
 def check_tools(run: Run) -> Agent:
-    """Raises ``InvalidRequest`` where nobody can hold the conversation."""
+    """Raises ``InvalidRequest`` where nobody can hold the conversation, or its answer is to have another form."""
+    if run.request.style not in ("auto", "prose"):
+        raise InvalidRequest("In mode 'tools' the model answers in prose.", "style", ("auto", "prose"))
     agent = run.stages.agent
     if not isinstance(agent, Agent):
         message = "Mode 'tools' needs an engine that can call tools, and tools.engine names none."

@@ -1,25 +1,41 @@
 """The ending of one question: an answer of verified sentences, or a clarification, or a plain statement of what is missing."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, get_args
 
 from ulid import ULID
 
 from assay import events as ev
 from assay.checking import Checking, not_covered
-from assay.errors import AssayError
+from assay.clarify import no_results, resume_id
+from assay.errors import AssayError, StageTimeout
 from assay.generate.grammar import NOT_FOUND
 from assay.generate.split import Splitter
+from assay.generate.write import LEAST_TOKENS
 from assay.run import Run
-from assay.schemas import Answer, AnswerStatus, AskResponse, Citation, EvidenceRef, Sentence, Source, TerminatedBy
-from assay.statements import left_out, no_results, not_written, nothing_found
+from assay.schemas import (
+    Answer,
+    AnswerRecord,
+    AnswerStatus,
+    AskResponse,
+    Citation,
+    EvidenceRef,
+    Include,
+    Sentence,
+    Source,
+    TerminatedBy,
+)
+from assay.statements import left_out, not_written, nothing_found
 from assay.text import sentences
 from assay.tongues import language_of
 from assay.types import Draft, Evidence, GenerateEvent, GenerateRequest, GenerateStyle, Verified
 
 # The fallback's quote: sentences from the top passage's start, up to about this many characters.
 QUOTE_CHARS = 400
+KEEP_S = 1.0
 # A plain answer may be about the conversation itself.
 HISTORY_TURNS = 8
 
@@ -39,6 +55,7 @@ def top_passage(evidence: Evidence) -> Draft:
 class Ending:
     def __init__(self, run: Run) -> None:
         self._run, self._ledger = run, run.ledger
+        self._id = f"ans_{ULID()}"
         self._style: GenerateStyle = "prose" if run.said is not None else _style(run)
         self._text = ""
         self._header: Draft | None = None
@@ -64,7 +81,27 @@ class Ending:
                         yield event
         if not self._text and self._run.plan.search:
             yield self._say_why()
-        yield ev.CompletedEvent(response=self._response())
+        if fault := await self._keep():
+            yield self._ledger.fell_back("answers", fault, "an answer that is not kept")
+        yield ev.CompletedEvent(response=self._response(self._run.request.include))
+
+    async def _keep(self) -> AssayError | None:
+        """Puts the whole answer where it can be read again; what went wrong, if anything did. It may take a moment beyond the
+        deadline: an answer that is there and not kept cannot be looked into."""
+        store = self._run.stages.answers
+        if store is None:
+            return None
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        record = AnswerRecord(created_at=now, request=self._run.sent, response=self._response(get_args(Include)))
+        try:
+            with self._ledger.timed("keep"):
+                async with asyncio.timeout(KEEP_S):
+                    await store.put(record, self._run.sent.owner)
+        except TimeoutError:
+            return StageTimeout(f"timeout after {KEEP_S:.1f} s")
+        except AssayError as error:
+            return error
+        return None
 
     async def _answerable(self) -> bool:
         run = self._run
@@ -103,18 +140,21 @@ class Ending:
         except AssayError as error:
             self._partial = True
             yield self._ledger.fell_back("generator", error, "the part so far" if self._text else "no answer")
-            if not self._text:
-                self._statement = not_written(self._run.plan.reason)
-                yield self._say(self._statement)
+        if not self._text:
+            self._partial = True
+            self._statement = not_written(self._run.plan.reason)
+            yield self._say(self._statement)
         self._ledger.note("generate", f"without a search: {self._run.plan.reason}")
 
     def _say_why(self) -> ev.Event:
         """Clarify from facts, or say plainly that nothing was found and what was searched."""
         run = self._run
-        if run.clarification is None and run.explain is not None and run.explain.blocking is not None:
+        if run.may_ask and run.clarification is None and run.explain is not None and run.explain.blocking is not None:
             run.clarification = no_results(run.explain, run.request.filters)
         if run.clarification is not None:
             run.end = "clarify"
+            if run.stages.answers is not None:
+                run.clarification = run.clarification.model_copy(update={"resume": resume_id(self._id)})
             return ev.ClarifyEvent(clarification=run.clarification)
         if run.end != "deadline" or run.evidence.all:
             run.end = "no_evidence"
@@ -124,6 +164,11 @@ class Ending:
     async def _generate(self) -> AsyncGenerator[ev.Event]:
         """A verified sentence at a time; when the generator fails before the first, the top passage, quoted and cited."""
         evidence = self._run.best() if self._run.said is None else self._run.evidence.all
+        if self._run.said is None:
+            evidence = self._pruned(evidence)
+            if left := [e.slot for e in self._run.evidence.all if e not in evidence]:
+                self._ledger.note("prune", f"{', '.join(left)} left out of the answer's evidence")
+                yield ev.EvidenceEvent(pruned=left)
         checking = Checking(self._run, evidence)
         try:
             async with aclosing(self._drafts(evidence, self._style)) as items:
@@ -153,6 +198,20 @@ class Ending:
                 yield self._say(left_out(checking.removed, self._missing), "\n\n")
         self._ledger.note("generate", f"{len(self._sentences)} sentences, {len(self._citations)} citations")
 
+    def _pruned(self, evidence: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
+        """The best ones that begin within ``generator.evidence_tokens`` of a prompt, the first always; a style that quotes has
+        no such prompt."""
+        tokenizer, left = self._run.stages.tokenizer, self._run.config.generator.evidence_tokens
+        if tokenizer is None or self._style == "extract":
+            return evidence
+        kept: list[Evidence] = []
+        for each in evidence:
+            if kept and left < LEAST_TOKENS:
+                break
+            kept.append(each)
+            left -= tokenizer.count(f"[{each.slot}] {each.hit.chunk.title}\n{each.hit.chunk.text}")
+        return tuple(kept)
+
     def _told(self, item: GenerateEvent) -> list[ev.Event]:
         """What the generator says beside its drafts."""
         if item.usage is not None:
@@ -171,7 +230,8 @@ class Ending:
         """The generator's events, under one deadline for all of them together; or what the conversation ended with."""
         if self._run.said is not None and style != "plain":
             splitter = Splitter("prose", [e.slot for e in evidence])
-            for draft in (*splitter.feed(self._run.said), *splitter.end()):
+            whole = splitter.feed(self._run.said)
+            for draft in whole if self._run.cut_off else (*whole, *splitter.end()):
                 yield GenerateEvent(draft=draft)
             return
         run, clock = self._run, self._ledger.budget.clock
@@ -228,10 +288,10 @@ class Ending:
             return end
         return "partial" if self._partial or end == "deadline" else "answered"
 
-    def _response(self) -> AskResponse:
-        run, include = self._run, self._run.request.include
+    def _response(self, include: Sequence[Include]) -> AskResponse:
+        run = self._run
         return AskResponse(
-            id=f"ans_{ULID()}",
+            id=self._id,
             request_id=run.id,
             status=self._status(),
             terminated_by=self._end(),
@@ -247,6 +307,7 @@ class Ending:
             trace=self._ledger.trace if "trace" in include else None,
             tool_calls=self._ledger.tool_calls if "tool_calls" in include else None,
             evidence=[_reference(e) for e in run.evidence.all] if "evidence" in include else None,
+            state=run.state() if "state" in include else None,
         )
 
 

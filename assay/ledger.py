@@ -40,6 +40,11 @@ class Ledger:
                 self.late = self.late or left <= timeout_s
                 raise StageTimeout(f"timeout after {limit:.1f} s") from None
 
+    def tokens_left(self) -> int:
+        """What the search may still use of the budget's tokens; the answer's are kept back."""
+        used = self.usage.prompt_tokens + self.usage.completion_tokens
+        return self.budget.tokens - self.budget.answer_tokens - used
+
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Adds the time inside to the stage's, and keeps it out of the driver's own."""

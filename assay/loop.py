@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from assay.budget import Budget
+from assay.clarify import resumed
 from assay.config import AppConfig
 from assay.converse import Conversation, check_tools
 from assay.ending import Ending
@@ -23,11 +24,15 @@ async def answer(
 ) -> AsyncGenerator[Event]:
     """Events of one question; the last is ``CompletedEvent`` or ``ErrorEvent``.
 
-    A fault of the request itself (unknown bucket, bad filter, a budget over its bound) is raised before the first event, so
-    that a door can still answer with its status. Closing the iterator cancels whatever runs.
+    A fault of the request itself (unknown bucket, bad filter, a budget over its bound, nothing to resume) is raised before the
+    first event, so that a door can still answer with its status. Closing the iterator cancels whatever runs.
     """
+    sent, plan = request, None
+    if request.resume is not None:
+        request, plan = await resumed(request, stages.answers)
     ledger = Ledger(budget or Budget.of(request.budget, config.bounds(chosen_mode(request.mode, config))))
-    run = Run(request, stages, config, request_id, ledger)
+    run = Run(request, stages, config, request_id, ledger, plan)
+    run.sent = sent
     started = False
     try:
         async with aclosing(_steps(run)) as events:
@@ -69,7 +74,9 @@ async def _search(run: Run) -> AsyncGenerator[Event]:
         yield run.status("searching")
         async for event in run.search():
             yield event
-        if not run.fresh:
+        async for event in run.check_overload():
+            yield event
+        if run.clarification is not None or not run.fresh:
             break
         yield run.status("reranking")
         async for event in run.rerank():

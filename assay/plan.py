@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from assay.schemas import OPS, And, Filter, FilterOp, Intent, Or, Predicate, Step, Strategy, WrittenStyle
+from assay.bound import joined
+from assay.schemas import OPS, Filter, FilterOp, Intent, Or, Predicate, Step, Strategy, WrittenStyle
 from assay.text import normalise, terms
 from assay.types import BucketInfo, FieldInfo
 
@@ -133,16 +134,12 @@ def filters_of(
     if len(by_bucket) == 1:
         everywhere += next(iter(by_bucket.values()))
     elif any(by_bucket.values()):
-        everywhere.append(Or(or_=[_all([_in(name), *parts]) for name, parts in by_bucket.items()]))
-    return tuple(by_bucket), _all(everywhere) if everywhere else None, tuple(dropped)
+        everywhere.append(Or(or_=[joined([_in(name), *parts]) for name, parts in by_bucket.items()]))
+    return tuple(by_bucket), joined(everywhere) if everywhere else None, tuple(dropped)
 
 
 def _in(bucket: str) -> Filter:
     return Predicate(field="bucket", op="=", value=bucket)
-
-
-def _all(parts: list[Filter]) -> Filter:
-    return parts[0] if len(parts) == 1 else And(and_=parts)
 
 
 def _unfounded(condition: Condition, said: str, free: bool) -> str | None:

@@ -63,6 +63,14 @@ class Generator(Protocol):
     def generate(self, request: t.GenerateRequest) -> AsyncGenerator[t.GenerateEvent]: ...
 
 
+class AnswerStore(Protocol):
+    """Answers by their id, as long as they are kept, each for its owner alone. Both raise ``StageUnavailable``."""
+
+    async def put(self, record: s.AnswerRecord, owner: str) -> None: ...
+
+    async def get(self, answer_id: str, owner: str) -> s.AnswerRecord | None: ...
+
+
 class Driver(Protocol):
     """The whole graph behind one object, as the doors see it."""
 
@@ -76,6 +84,10 @@ class Driver(Protocol):
 
     async def describe(self, scope: t.Scope, request_id: str) -> tuple[t.BucketInfo, ...]:
         """As ``Retriever.describe``."""
+        ...
+
+    async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
+        """A kept answer of this owner. Raises ``NotFound``."""
         ...
 
     async def readiness(self) -> s.Readiness: ...

@@ -9,24 +9,30 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
+from assay import clarify
 from assay import events as ev
+from assay.bound import beyond, both
 from assay.config import AppConfig
 from assay.errors import AssayError, InvalidRequest, NotFound, UnknownBucket
 from assay.evidence import Found
 from assay.grade import FeatureGrader
 from assay.ledger import Ledger
+from assay.plan import usable
 from assay.schemas import (
     STEPS,
-    And,
+    AnswerState,
+    AskBudget,
     AskRequest,
     Clarification,
     Mode,
+    PlanState,
     Step,
+    ToolCall,
     Usage,
 )
 from assay.searching import Searching, Stages
 from assay.simple import simple
-from assay.statements import describe_scope, unclear
+from assay.statements import describe_scope
 from assay.text import query_key
 from assay.types import (
     BucketInfo,
@@ -73,13 +79,25 @@ def top_k(request: AskRequest, config: AppConfig) -> int:
 class Run(Searching):
     """One question on its way to its evidence. Attributes without an underscore are what the loop and the ending read."""
 
-    def __init__(self, request: AskRequest, stages: Stages, config: AppConfig, request_id: str, ledger: Ledger) -> None:
-        super().__init__(request, stages, config, request_id, ledger)
+    def __init__(
+        self,
+        request: AskRequest,
+        stages: Stages,
+        config: AppConfig,
+        request_id: str,
+        ledger: Ledger,
+        plan: Plan | None = None,
+    ) -> None:
+        """``plan``: one that was made before, and is gone on with."""
+        super().__init__(request, stages, config, request_id, ledger, plan)
+        self.sent = request
         self.mode = chosen_mode(request.mode, config)
         self.history = tuple(Message(turn.role, turn.content) for turn in request.history)
         self.grade: Grade | None = None
         self.clarification: Clarification | None = None
         self.said: str | None = None  # mode tools: what the model answers with
+        self.cut_off = False  # and whether it ends in the middle
+        self._planned = plan
         self._described: tuple[BucketInfo, ...] = ()
         self._tasks: list[asyncio.Task[Any]] = []
         self._planning: asyncio.Task[Plan] | None = None
@@ -87,6 +105,36 @@ class Run(Searching):
 
     def status(self, state: Literal["planning", "searching", "reranking", "grading", "answering"]) -> ev.StatusEvent:
         return ev.StatusEvent(state=state, round=self.round)
+
+    def state(self) -> AnswerState:
+        """What is known now, for whoever wants to look into it later."""
+        plan, grade, budget = self.plan, self.grade, self.ledger.budget
+        return AnswerState(
+            mode=self.mode,
+            plan=PlanState(
+                query=plan.query,
+                variants=list(plan.variants),
+                sub_questions=list(plan.sub_questions),
+                buckets=list(plan.buckets),
+                filters=plan.filters,
+                search=plan.search,
+                reason=plan.reason,
+                intent=plan.intent,
+                strategy=plan.strategy,
+                style=plan.style,
+            ),
+            searched=list(self.searched),
+            missing=list(grade.missing) if grade else [],
+            follow_up=grade.follow_up if grade else None,
+            bounds=AskBudget(
+                rounds=budget.rounds,
+                tool_calls=budget.tool_calls,
+                deadline_s=budget.deadline_s,
+                answer_tokens=budget.answer_tokens,
+                tokens=min(budget.tokens, 2**53),
+            ),
+            seconds=round(budget.elapsed(), 3),
+        )
 
     def best(self) -> tuple[Evidence, ...]:
         """The passages that the answer is made of."""
@@ -112,7 +160,7 @@ class Run(Searching):
         """
         top_k(self.request, self.config)
         self._first_hop = self._start(self.stages.retriever.search(self.query(self.queries)))
-        if self.mode != "tools" and (self.request.options.expand or self.history):
+        if self._planned is None and self.mode != "tools" and (self.request.options.expand or self.history):
             self._planning = self._start(self._plan())
         # What may be wrong with a bucket or a filter is worth waiting for: a status says it, an event would come too late.
         checked = self.request.buckets or self.request.filters
@@ -203,18 +251,63 @@ class Run(Searching):
         """The plan's buckets and filters within the request's own: it can take away, and never add. It can forgo a search only
         where it was asked whether to."""
         own, plan = self.scope, self.plan
-        beyond = [name for name in plan.buckets if own.buckets and name not in own.buckets]
-        within = tuple(name for name in plan.buckets if name not in beyond)
-        parts = [part for part in (own.filters, plan.filters) if part is not None]
-        self.scope = Scope(within or own.buckets, And(and_=parts) if len(parts) > 1 else parts[0] if parts else None)
+        strange = beyond(own, plan.buckets)
+        within = tuple(name for name in plan.buckets if name not in strange)
+        self.scope = Scope(within or own.buckets, both(own.filters, plan.filters))
         said: list[ev.Event] = []
-        if beyond:
-            reason = f"the plan's buckets {', '.join(beyond)} are not of the request"
+        if strange:
+            reason = f"the plan's buckets {', '.join(strange)} are not of the request"
             said.append(self.ledger.fell_back("expander", reason, "the request's buckets"))
         if not plan.search and "gate" not in self._may_decide():
             said.append(self.ledger.fell_back("expander", "the plan forgoes a search that was asked for", "a search"))
             self.plan = replace(plan, search=True)
         return said
+
+    # ---- asking back ------------------------------------------------------------------------------------------------
+
+    @property
+    def may_ask(self) -> bool:
+        """Once a turn: a reply is never asked back about."""
+        return self.request.options.clarify
+
+    async def check_overload(self) -> AsyncGenerator[ev.Event]:
+        """Where all of a kind are asked for, and there are more documents than an answer can hold: asks back by facets."""
+        spare = self.ledger.budget.tool_calls - len(self.ledger.tool_calls)
+        if not (self.may_ask and self.round == 1 and spare > 0 and clarify.wants_all(self.plan)):
+            return
+        try:
+            work = self._overload()
+            self.clarification = await self.ledger.call("clarify", work, self.config.retriever.timeout_s)
+        except AssayError as error:
+            yield self.ledger.fell_back("retriever", error, "an answer without a look at how many there are")
+        if self.clarification is not None:
+            self.end = "clarify"
+            self.ledger.note("clarify", self.clarification.message)
+
+    async def _overload(self) -> Clarification | None:
+        retriever, scope = self.stages.retriever, self.scope
+        buckets = await retriever.describe(scope)
+        documents = sum(bucket.documents for bucket in buckets)
+        if documents <= self.config.loop.overload:
+            return None
+        types = clarify.dividing(buckets, [field.name for field in usable(buckets)])
+        if not types:
+            return None
+        query = replace(self.query(self.queries), facets=tuple(types), link_hop=False)
+        start = self.ledger.budget.clock()
+        counted = await retriever.search(query)
+        self.ledger.tool_calls.append(
+            ToolCall(
+                tool="facets",
+                arguments={"queries": list(query.queries), "buckets": list(query.buckets), "facets": list(types)},
+                filters=query.filters,
+                index_version=counted.index_version,
+                hits=len(counted.hits),
+                duration_ms=round(1000 * (self.ledger.budget.clock() - start), 2),
+                outcome="ok",
+            )
+        )
+        return clarify.overload(documents, counted.facets, types, self.request.filters)
 
     # ---- rerank and grade -------------------------------------------------------------------------------------------
 
@@ -274,8 +367,12 @@ class Run(Searching):
         grade = self.grade
         assert grade is not None
         if grade.verdict == "clarify":
-            self.end, self.clarification = "clarify", unclear(self.request.question, self.best())
-        elif grade.verdict == "enough" or grade.follow_up is None or query_key(grade.follow_up) in self._tried:
+            if not self.may_ask:
+                self.end = "answered"
+                return True
+            own = self.request.filters
+            self.end, self.clarification = "clarify", clarify.unclear(self.request.question, self.best(), own)
+        elif grade.verdict == "enough" or grade.follow_up is None or query_key(grade.follow_up) in self.tried:
             self.end = "answered"
         else:
             self.queries = (grade.follow_up,)

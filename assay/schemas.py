@@ -8,8 +8,10 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PrivateAttr,
     StringConstraints,
     Tag,
+    field_serializer,
     field_validator,
 )
 
@@ -26,7 +28,7 @@ Step = Literal["gate", "rewrite", "route", "filters", "decompose", "expand", "fo
 STEPS: tuple[Step, ...] = get_args(Step)
 TerminatedBy = Literal["answered", "clarify", "no_evidence", "rounds", "deadline", "tool_budget", "cancelled", "failed"]
 AnswerStatus = Literal["answered", "clarify", "no_evidence", "partial", "failed"]
-Include = Literal["trace", "evidence", "tool_calls"]
+Include = Literal["trace", "evidence", "tool_calls", "state"]
 
 # The pattern is for readers of the JSON schema; ``_speakable`` is what refuses, with a message.
 Question = Annotated[
@@ -208,6 +210,7 @@ class Clarification(Shape):
     blocking: Predicate | And | Or | Not | None = None
     count_without: int | None = None
     choices: list[Choice] = []
+    resume: str | None = Field(default=None, description="Send it back with the reply: the same plan goes on.")
 
 
 class ToolCall(Shape):
@@ -260,8 +263,9 @@ class AskBudget(Shape):
     tool_calls: int | None = Field(default=None, ge=1, le=1000)
     deadline_s: float | None = Field(default=None, gt=0, le=3600, allow_inf_nan=False)
     answer_tokens: int | None = Field(default=None, ge=1, le=100_000)
+    tokens: int | None = Field(default=None, ge=1, le=2**53, description="Of all prompts and outputs together.")
 
-    _whole = field_validator("rounds", "tool_calls", "answer_tokens", mode="before")(whole)
+    _whole = field_validator("rounds", "tool_calls", "answer_tokens", "tokens", mode="before")(whole)
 
 
 class AskOptions(Shape):
@@ -271,6 +275,7 @@ class AskOptions(Shape):
     self_correct: bool = Field(
         default=True, description="A sentence that its citations do not bear out is searched for once more."
     )
+    clarify: bool = Field(default=True, description="Whether it may ask back; if not, it answers with what there is.")
 
 
 def _speakable(text: str) -> str:
@@ -298,11 +303,54 @@ class AskRequest(Shape):
     style: Style = "auto"
     budget: AskBudget = AskBudget()
     options: AskOptions = AskOptions()
-    include: list[Include] = Field(default=[], max_length=3)
+    include: list[Include] = Field(default=[], max_length=4)
+    resume: Name | None = Field(
+        default=None,
+        description="Of a clarification: `question` is then the reply to it, in words or as the label of a choice.",
+    )
     stream: bool = False
 
     _question = field_validator("question")(_speakable)
     _whole = field_validator("top_k", mode="before")(whole)
+    _owner: str = PrivateAttr("")
+
+    @property
+    def owner(self) -> str:
+        """Who may read the answer again. No field: a door says so, from the key, and no body can."""
+        return self._owner
+
+    def owned_by(self, owner: str) -> "AskRequest":
+        request = self.model_copy()
+        request._owner = owner
+        return request
+
+
+class PlanState(Shape):
+    """What was decided before the search. ``buckets`` and ``filters`` are the plan's own, within the request's."""
+
+    query: str
+    variants: list[str] = []
+    sub_questions: list[str] = []
+    buckets: list[str] = []
+    filters: Predicate | And | Or | Not | None = None
+    search: bool = True
+    reason: str = ""
+    intent: Intent | None = None
+    strategy: Strategy = "hybrid"
+    style: WrittenStyle | None = None
+
+
+class AnswerState(Shape):
+    """What the search knew when it ended. ``searched``: the queries that were run; ``bounds``: rounds, tool calls and seconds
+    that it might use; ``seconds``: those that it used."""
+
+    mode: Mode
+    plan: PlanState
+    searched: list[str] = []
+    missing: list[str] = []
+    follow_up: str | None = None
+    bounds: AskBudget
+    seconds: float
 
 
 class AskResponse(Shape):
@@ -322,6 +370,20 @@ class AskResponse(Shape):
     trace: list[TraceStep] | None = None
     tool_calls: list[ToolCall] | None = None
     evidence: list[EvidenceRef] | None = None
+    state: AnswerState | None = None
+
+
+class AnswerRecord(Shape):
+    """An answer as it is kept: what was asked, and the response with all that can be included in it."""
+
+    created_at: str
+    request: AskRequest
+    response: AskResponse
+
+    @field_serializer("request")
+    def _as_sent(self, request: AskRequest) -> dict[str, Any]:
+        """Without what was left out: asked again it must mean the same, also where defaults depend on what is resumed."""
+        return request.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 # ---- search ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ A retriever that fails has its named fallback here, said in ``degraded``.
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from assay.config import AppConfig
 from assay.errors import AssayError, InvalidRequest, UnknownBucket
 from assay.evidence import EvidenceSet
 from assay.ledger import Ledger
-from assay.ports import Expander, Generator, Reranker, Retriever
+from assay.ports import AnswerStore, Expander, Generator, Reranker, Retriever, Tokenizer
 from assay.schemas import AskRequest, Strategy, TerminatedBy, ToolCall
 from assay.statements import describe_scope
 from assay.text import query_key
@@ -31,6 +31,9 @@ class Stages:
     generator: Generator
     agent: object = None
     """``assay.converse.Agent``, where an engine can call tools."""
+    answers: AnswerStore | None = None
+    tokenizer: Tokenizer | None = None
+    """The generator's model's own, for the evidence's share of its prompt."""
 
 
 def merged(results: Sequence[SearchResult]) -> SearchResult | None:
@@ -49,9 +52,18 @@ def merged(results: Sequence[SearchResult]) -> SearchResult | None:
 class Searching:
     """Attributes without an underscore are what the loop and the ending read."""
 
-    def __init__(self, request: AskRequest, stages: Stages, config: AppConfig, request_id: str, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        request: AskRequest,
+        stages: Stages,
+        config: AppConfig,
+        request_id: str,
+        ledger: Ledger,
+        plan: Plan | None = None,
+    ) -> None:
+        """``plan``: one that was made before, and is gone on with."""
         self.request, self.stages, self.config, self.id, self.ledger = request, stages, config, request_id, ledger
-        self.plan = Plan(query=request.question)
+        self.plan = plan or Plan(query=request.question)
         self.queries: tuple[str, ...] = (request.question,)
         self.scope = Scope(tuple(request.buckets), request.filters)  # narrowed by the plan, never widened
         self.evidence = EvidenceSet(config.loop.per_document)
@@ -61,7 +73,7 @@ class Searching:
         self.round = 0
         self.index_version: str | None = None
         self.searched: list[str] = []
-        self._tried: set[str] = set()
+        self.tried: set[str] = set()  # normalised queries, none of which is run again
         self._first_hop: asyncio.Task[SearchResult] | None = None
         self._refused: AssayError | None = None
 
@@ -78,7 +90,7 @@ class Searching:
             self.end = "rounds"
         elif budget.left_for_search() <= 0:
             self.end = "deadline"
-        elif len(self.ledger.tool_calls) >= budget.tool_calls:
+        elif len(self.ledger.tool_calls) >= budget.tool_calls or (self.round and self.ledger.tokens_left() <= 0):
             self.end = "tool_budget"
         return self.end is None
 
@@ -103,7 +115,7 @@ class Searching:
         that leaves nothing to search is given up for what the request itself says."""
         self.round += 1
         self.searched += [*self.queries, *self._parts()]
-        self._tried |= {query_key(query) for query in (*self.queries, *self._parts())}
+        self.tried |= {query_key(query) for query in (*self.queries, *self._parts())}
         async for event in self._searched():
             yield event
         if self.narrowed and (
@@ -113,8 +125,23 @@ class Searching:
             reason = str(self._refused) if self._refused else f"the plan's {where} left no passage"
             self.scope = Scope(tuple(self.request.buckets), self.request.filters)
             yield self.ledger.fell_back("expander", reason, "the request's own buckets and filters")
-            async for event in self._searched():
-                yield event
+            if len(self.ledger.tool_calls) < self.ledger.budget.tool_calls:
+                async for event in self._searched():
+                    yield event
+            else:
+                await self._use_first_hop()
+
+    async def _use_first_hop(self) -> None:
+        """What the raw question found, where no further search is allowed; it asked for all that the request allows."""
+        self.found = None
+        if self._first_hop is not None:
+            try:
+                work = asyncio.shield(self._first_hop)
+                self.found = await self.ledger.call("retrieve", work, self.config.retriever.timeout_s)
+            except AssayError:
+                return  # told already: the search that it stands in for found nothing either
+        self.explain = self.found.explain if self.found else self.explain
+        self.index_version = self.found.index_version if self.found else self.index_version
 
     def _parts(self) -> tuple[str, ...]:
         """Sub-questions are searched on their own, in the first round, as far as the tool budget goes."""
@@ -179,21 +206,22 @@ class Searching:
                 yield self.ledger.fell_back("retriever", result, f"no search for the part '{part[0]}'")
 
     async def _hop(self, asked: Sequence[tuple[str, ...]]) -> list[SearchResult | AssayError]:
-        """Each search's result or fault, side by side."""
-        if (
-            self.round == 1
-            and self._first_hop is not None
-            and asked == [(self.request.question,)]
-            and not self.narrowed
-        ):
-            return [await self._first_hop]
-        done = await asyncio.gather(
-            *(self.stages.retriever.search(self.query(queries)) for queries in asked), return_exceptions=True
-        )
+        """Each search's result or fault, side by side; what the first hop asks already is not asked again."""
+        done = await asyncio.gather(*map(self._found_by, asked), return_exceptions=True)
         for result in done:
             if isinstance(result, BaseException) and not isinstance(result, AssayError):
                 raise result
         return [result for result in done if isinstance(result, SearchResult | AssayError)]
+
+    def _found_by(self, queries: tuple[str, ...]) -> Awaitable[SearchResult]:
+        if (
+            self.round == 1
+            and self._first_hop is not None
+            and queries == (self.request.question,)
+            and not self.narrowed
+        ):
+            return self._first_hop
+        return self.stages.retriever.search(self.query(queries))
 
     def _first_result(self) -> SearchResult | None:
         """What the hop on the raw question brought, if it is back and did not fail."""

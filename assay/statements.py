@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from assay.schemas import And, Choice, Clarification, Filter, Not, Predicate
-from assay.types import Evidence, Explain, Scope
+from assay.schemas import And, Filter, Not, Predicate
+from assay.types import Explain, Scope
 
 
 def describe(filters: Filter) -> str:
@@ -33,30 +33,6 @@ def without(filters: Filter, blocking: Filter) -> Filter | None:
     if not rest:
         return None
     return rest[0] if len(rest) == 1 else And(and_=rest)
-
-
-def no_results(explain: Explain, filters: Filter | None) -> Clarification:
-    """The predicate that emptied the result, what is there without it, and the filter to ask again with."""
-    assert explain.blocking is not None
-    said = describe(explain.blocking)
-    message = f"No passage has {said}. Without that filter there are {explain.count_without}."
-    rest = without(filters, explain.blocking) if filters else None
-    again = rest.model_dump(by_alias=True) if rest else {}
-    choices = [Choice(label=f"without {said}", filters=again, count=explain.count_without)]
-    return Clarification(
-        type="no_results",
-        message=message,
-        blocking=explain.blocking,
-        count_without=explain.count_without,
-        choices=choices if rest != filters else [],  # what stands outside of the filter, such as a bucket, stays
-    )
-
-
-def unclear(question: str, evidence: Sequence[Evidence]) -> Clarification:
-    """The question names too little to search for; the documents that came closest are offered as readings of it."""
-    titles = list(dict.fromkeys(e.hit.chunk.title for e in evidence))
-    message = f"'{question}' names too little to search for. Name the thing that you ask about."
-    return Clarification(type="ambiguous", message=message, choices=[Choice(label=title) for title in titles])
 
 
 def left_out(count: int, missing: Sequence[str]) -> str:

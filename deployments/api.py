@@ -9,7 +9,7 @@ import re
 import time
 from typing import Annotated
 
-from fastapi import Body, FastAPI, Request, Response
+from fastapi import Body, FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -22,7 +22,7 @@ from assay.config import IngressConfig
 from assay.errors import AssayError, InvalidRequest, StageTimeout
 from assay.keys import keyring_of
 from assay.ports import Driver
-from assay.schemas import AskRequest, Readiness, SearchRequest, SearchResponse
+from assay.schemas import AnswerRecord, AskRequest, Readiness, SearchRequest, SearchResponse
 from deployments import openapi
 from deployments.body import json_route
 from deployments.chat import add_chat
@@ -76,6 +76,12 @@ def _add_questions(app: FastAPI, driver: Driver, config: IngressConfig, slots: S
             lambda: told(bound(driver, request), body, request_id), slots, body.stream, config.heartbeat_s
         )
 
+    @app.get("/v1/answers/{id}", tags=["questions"], response_model=None, **openapi.RECALL)
+    async def recall(request: Request, id: Annotated[str, Path(max_length=100)]) -> Response:
+        """An answer with its trace, evidence, tool calls and state, as long as it is kept."""
+        record = await while_connected(request.receive, bound(driver, request).recall(id))
+        return _json(record)
+
 
 def _add_search(app: FastAPI, driver: Driver, config: IngressConfig) -> None:
     slots = Slots(config.max_ongoing, "searches")
@@ -123,7 +129,7 @@ def _public(ready: Readiness) -> Readiness:
     )
 
 
-def _json(shape: SearchResponse | Readiness, status: int = 200) -> Response:
+def _json(shape: SearchResponse | Readiness | AnswerRecord, status: int = 200) -> Response:
     return Response(shape.model_dump_json(by_alias=True), status, media_type="application/json")
 
 

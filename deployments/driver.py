@@ -9,13 +9,14 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from assay import loop
+from assay.answers import store_of
 from assay.config import AppConfig
 from assay.converse import Agent
-from assay.errors import AssayError, StageTimeout, of_code
+from assay.errors import AssayError, NotFound, StageTimeout, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.hits import Search
 from assay.run import Stages
-from assay.schemas import AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
+from assay.schemas import AnswerRecord, AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
 from assay.tools import Registry
@@ -49,8 +50,9 @@ class Driver:
         agent: DeploymentHandle | None = None,
         model: str = "",
         prompts: Prompts = Prompts(),
+        writer: str = "",
     ) -> None:
-        """``agent``: an engine that can call tools, and ``model`` its folder or id."""
+        """``agent``: an engine that can call tools, and ``model`` its folder or id; ``writer``: that of the generator."""
         adopt_logs()
         self._config = config
         self._stages = Stages(
@@ -58,8 +60,11 @@ class Driver:
             retriever := RemoteRetriever("retriever", retriever),
             reranker := RemoteReranker("reranker", reranker),
             generator := RemoteGenerator("generator", generator),
-            agent and Agent(RemoteLLM("agent", agent), tokenizer_of(model), Registry.of(config.tools), prompts),
+            None if agent is None else _agent(config, agent, model, prompts),
+            answers := store_of(config.answers),
+            tokenizer_of(writer),
         )
+        self._answers = answers
         self._retriever = retriever
         self._search = Search(retriever, config.retriever, reranker, config.reranker.timeout_s)
         self._ready = {"expander": expander, "retriever": retriever, "reranker": reranker, "generator": generator}
@@ -106,6 +111,15 @@ class Driver:
             raise StageTimeout(f"retriever: timeout after {timeout_s:.1f} s") from None
         return found
 
+    async def recall(self, answer_id: str, owner: str = "") -> Reply[AnswerRecord]:
+        return await reply(self._recall(answer_id, owner))
+
+    async def _recall(self, answer_id: str, owner: str) -> AnswerRecord:
+        record = await self._answers.get(answer_id, owner) if self._answers is not None else None
+        if record is None:
+            raise NotFound("There is no such answer, or no more.", "id")
+        return record
+
     async def readiness(self) -> Reply[Readiness]:
         return await reply(self._readiness())
 
@@ -119,6 +133,12 @@ class Driver:
         return Readiness(
             status=_status(states, version, reasons), stages=stages, index_version=version, reasons=list(reasons)
         )
+
+
+def _agent(config: AppConfig, engine: DeploymentHandle, model: str, prompts: Prompts) -> Agent:
+    kind = config.engines[config.agent or ""]
+    context = kind.max_model_len if kind.kind == "vllm" else None
+    return Agent(RemoteLLM("agent", engine), tokenizer_of(model), Registry.of(config.tools), prompts, context)
 
 
 def _status(

@@ -12,7 +12,7 @@ from ulid import ULID
 
 from assay.config import IngressConfig
 from assay.events import Event
-from assay.schemas import AskRequest, AskResponse, SearchRequest, SearchResponse
+from assay.schemas import AnswerRecord, AskRequest, AskResponse, SearchRequest, SearchResponse
 from deployments.api import make_api
 from deployments.remote import RemoteDriver
 from deployments.telemetry import adopt_logs
@@ -38,6 +38,9 @@ class Ingress:
         async with aclosing(self._driver.stream(request, _request_id())) as events:
             async for event in events:
                 yield event
+
+    async def recall(self, answer_id: str) -> AnswerRecord:
+        return await self._driver.recall(answer_id)
 
     async def search(self, request: SearchRequest) -> SearchResponse:
         return await self._driver.search(request, _request_id())

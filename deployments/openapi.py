@@ -3,7 +3,7 @@
 from typing import Any, get_args
 
 from assay.events import Event
-from assay.schemas import AskResponse, ErrorResponse, Readiness, SearchResponse
+from assay.schemas import AnswerRecord, AskResponse, ErrorResponse, Readiness, SearchResponse
 
 DESCRIPTION = """Agentic search over private document collections.
 
@@ -12,6 +12,7 @@ Every error has one shape; `code` is stable, `field` and `allowed` name the inpu
 
 ROUTES = (
     "POST /v1/answers",
+    "GET /v1/answers/{id}",
     "POST /v1/search",
     "POST /v1/chat/completions",
     "GET /v1/models",
@@ -156,7 +157,7 @@ ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
             "unknown_field",
             "There is no field 'budget.round' in a request. Did you mean 'rounds'?",
             "budget.round",
-            ("rounds", "tool_calls", "deadline_s", "answer_tokens"),
+            ("rounds", "tool_calls", "deadline_s", "answer_tokens", "tokens"),
         ),
     ),
     500: (
@@ -198,6 +199,17 @@ ANSWERS: dict[str, Any] = {
     "operation_id": "ask",
     "summary": "Ask a question",
     "responses": {200: STREAMED, **responses(*BODY_STATUSES)},
+}
+
+_RECORD = {"created_at": "2025-11-28T08:05:00.000Z", "request": {"question": _QUESTION}, "response": ANSWER}
+
+RECALL: dict[str, Any] = {
+    "operation_id": "recall",
+    "summary": "Read an answer again",
+    "responses": {
+        200: good(AnswerRecord, _RECORD, "The answer, and all that led to it"),
+        **responses(404, 422, 500, 503),
+    },
 }
 
 _HIT = {

@@ -213,5 +213,8 @@ class RemoteDriver(_Remote):
     async def describe(self, scope: t.Scope, request_id: str) -> tuple[t.BucketInfo, ...]:
         return await self._call("describe", scope, request_id)  # type: ignore[no-any-return]
 
+    async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
+        return await self._call("recall", answer_id, owner)  # type: ignore[no-any-return]
+
     async def readiness(self) -> s.Readiness:
         return await self._call("readiness")  # type: ignore[no-any-return]

@@ -25,6 +25,9 @@ def ask(
     url: Annotated[str, typer.Option(help="Where the graph listens.", envvar="ASSAY_URL")] = DEFAULT_URL,
     mode: Annotated[Mode, typer.Option(help="auto is what the server's config says.")] = "auto",
     bucket: Annotated[list[str] | None, typer.Option(help="Search only here; may be repeated.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="The question is the reply to what was asked back under this.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole response as JSON.")] = False,
 ) -> None:
     """Ask a running graph, and watch it plan, search, weigh and answer.
@@ -32,7 +35,8 @@ def ask(
     Exit status: 0 answered, 1 fault, 3 not answered, 130 interrupted.
     """
     try:
-        request = AskRequest(question=question, mode=mode, buckets=bucket or [])
+        given = {"resume": resume} if resume else {"mode": mode}  # of a resumed question the mode stands
+        request = AskRequest.model_validate({"question": question, "buckets": bucket or [], **given})
         response = _as_json(url, request) if as_json else _as_text(url, request)
     except ValidationError as error:
         first = error.errors()[0]
@@ -114,6 +118,8 @@ class Screen:
             self._line(response.clarification.message)
             for choice in response.clarification.choices:
                 self._line(f"  - {choice.label}{'' if choice.count is None else f' ({choice.count})'}")
+            if response.clarification.resume:
+                self._note("resume", f"reply with --resume {response.clarification.resume}")
         for citation in response.citations:
             self._cite(citation)
         self._footer(response)

@@ -57,4 +57,6 @@ class PostMessage(AskRequest):
     delivery: Delivery = Field(default="progressive", description="Of a stream: every event, or the last one alone.")
 
     def asked(self) -> AskRequest:
-        return AskRequest(**{name: getattr(self, name) for name in AskRequest.model_fields})
+        return AskRequest(
+            **{name: getattr(self, name) for name in self.model_fields_set & set(AskRequest.model_fields)}
+        )

@@ -23,7 +23,8 @@ class ToolContext:
 class ToolOutput:
     """``hits`` become evidence, each once and in a slot of its own; ``note`` is read beside them, and cannot be cited.
 
-    ``filters`` and ``index_version`` are what held for this call, for the audit log.
+    ``filters`` and ``index_version`` are what held for this call, for the audit log. ``empty``: nothing was found, and the note
+    only says why.
     """
 
     hits: tuple[Hit, ...] = ()
@@ -31,6 +32,7 @@ class ToolOutput:
     filters: Filter | None = None
     index_version: str | None = None
     degraded: tuple[Degraded, ...] = ()
+    empty: bool = False
 
 
 class Tool(Protocol):

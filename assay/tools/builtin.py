@@ -6,10 +6,12 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError
 
+from assay.bound import joined
 from assay.errors import InvalidRequest
-from assay.schemas import And, Filter, Name, Predicate, Shape
+from assay.expand import described
+from assay.schemas import Filter, Name, Predicate, Shape
 from assay.tools.base import Tool, ToolContext, ToolOutput, passage_id
-from assay.types import LEGS, BucketInfo, Chunk, DocumentQuery, DocumentText, Hit, Leg, Scope, SearchQuery
+from assay.types import LEGS, Chunk, DocumentQuery, DocumentText, Hit, Leg, Scope, SearchQuery
 
 MOST_CONDITIONS = 8
 
@@ -68,7 +70,8 @@ class SearchTool:
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         asked = read(SearchArguments, arguments)
-        within = context.retriever.within((asked.bucket,) if asked.bucket else (), _all(asked.filters))
+        filters = joined(asked.filters) if asked.filters else None
+        within = context.retriever.within((asked.bucket,) if asked.bucket else (), filters)
         query = SearchQuery(
             queries=(asked.query,),
             buckets=within.buckets,
@@ -81,10 +84,15 @@ class SearchTool:
             request_id=context.request_id,
         )
         found = await context.retriever.search(query)
-        note = "" if found.hits else _why_nothing(found.explain.allowed_rows, found.explain.total_rows)
+        note = "" if found.hits else _why_nothing(found.explain.allowed_rows)
         around = [f"Around {hit.chunk.doc_id}: {hit.context.text}" for hit in found.hits if hit.context]
         return ToolOutput(
-            found.hits, "\n".join([note, *around]).strip(), within.filters, found.index_version, found.degraded
+            found.hits,
+            "\n".join([note, *around]).strip(),
+            within.filters,
+            found.index_version,
+            found.degraded,
+            empty=not found.hits,
         )
 
 
@@ -141,7 +149,8 @@ class ListBuckets:
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         read(NoArguments, arguments)
         buckets = await context.retriever.describe(Scope())
-        return ToolOutput(note="\n".join(map(described, buckets)) or "There is no bucket.", filters=_filters(context))
+        told = described(buckets, with_fields=True).strip() if buckets else "There is no bucket."
+        return ToolOutput(note=told, filters=_filters(context))
 
 
 def builtin_tools() -> tuple[Tool, ...]:
@@ -155,17 +164,6 @@ def builtin_tools() -> tuple[Tool, ...]:
     )
 
 
-def described(bucket: BucketInfo) -> str:
-    """A bucket and its fields, each on a line."""
-    lines = [
-        f"{bucket.name}: {' '.join(bucket.description.split()) or 'no description'} ({bucket.documents} documents)"
-    ]
-    for field in bucket.fields:
-        values = f", one of: {' | '.join(field.values)}" if field.values else ""
-        lines.append(f"  {field.name} ({field.type}{values}) {' '.join(field.description.split())}".rstrip())
-    return "\n".join(lines)
-
-
 def read(shape: type[A], arguments: Mapping[str, Any]) -> A:
     """The arguments as the tool knows them. Raises ``InvalidRequest`` with the field."""
     try:
@@ -177,19 +175,13 @@ def read(shape: type[A], arguments: Mapping[str, Any]) -> A:
         raise InvalidRequest(message, place, tuple(shape.model_fields)) from None
 
 
-def _all(conditions: list[Predicate]) -> Filter | None:
-    if len(conditions) < 2:
-        return conditions[0] if conditions else None
-    return And(and_=list(conditions))
-
-
 def _filters(context: ToolContext) -> Filter | None:
     return context.retriever.scope.filters
 
 
-def _why_nothing(allowed: int, total: int) -> str:
+def _why_nothing(allowed: int) -> str:
     if not allowed:
-        return f"Nothing: the filter leaves no passage of {total}. Ask with fewer conditions."
+        return "Nothing: the filter leaves no passage. Ask with fewer conditions."
     return f"Nothing found among {allowed} passages. Ask in other words."
 
 

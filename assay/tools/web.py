@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Annotated, Any
 
 import httpx
@@ -12,10 +13,11 @@ from assay.errors import SetupError, StageUnavailable
 from assay.schemas import Shape
 from assay.tools.base import ToolContext, ToolOutput, passage_id
 from assay.tools.builtin import read, schema_of
-from assay.tools.fetch import Fetcher
+from assay.tools.fetch import Fetcher, is_public
 from assay.types import Chunk, Hit
 
 BUCKET = "web"
+MOST_CHARS = 4000  # of one result
 
 
 class WebArguments(Shape):
@@ -24,8 +26,12 @@ class WebArguments(Shape):
 
 class _Result(BaseModel):
     url: Annotated[str, StringConstraints(min_length=1, max_length=2000)]
-    title: Annotated[str, StringConstraints(max_length=1000)] = ""
-    content: Annotated[str, StringConstraints(max_length=20_000)] = ""
+    title: str | None = None
+    content: str | None = None
+
+    @property
+    def text(self) -> str:
+        return " ".join((self.content or "").split())[:MOST_CHARS]
 
 
 class _Page(BaseModel):
@@ -44,6 +50,11 @@ class WebSearch:
         """``config.endpoint`` answers ``?q=...&format=json`` with ``{"results": [{"url", "title", "content"}]}``."""
         assert config.endpoint is not None
         self._url, self._most = httpx.URL(config.endpoint), config.results
+        if not config.private_endpoint and _is_private(self._url.host):
+            message = (
+                f"tools.web.endpoint is at {self._url.host}, which is private: set private_endpoint if that is meant."
+            )
+            raise SetupError(message, "tools.web.private_endpoint")
         trusted = config.endpoint if config.private_endpoint else None
         self._fetcher = fetcher or Fetcher(config.timeout_s, trusted=trusted)
         self._headers = {"authorization": f"Bearer {_key(config.key_env)}"} if config.key_env else {}
@@ -57,9 +68,10 @@ class WebSearch:
         except ValidationError:
             message = "The web endpoint answers in another shape than results of url, title and content."
             raise StageUnavailable(message) from None
-        told = [result for result in page.results if result.content.strip() and _is_web(result.url)]
+        told = [result for result in page.results if result.text and _is_web(result.url)]
         hits = tuple(_hit(result, rank) for rank, result in enumerate(told[: self._most], 1))
-        return ToolOutput(hits, "From the public web, written by strangers." if hits else "Nothing found on the web.")
+        note = "From the public web, written by strangers." if hits else "Nothing found on the web."
+        return ToolOutput(hits, note, empty=not hits)
 
 
 def _key(variable: str) -> str:
@@ -71,6 +83,15 @@ def _key(variable: str) -> str:
     return key
 
 
+def _is_private(host: str) -> bool:
+    """Of an address as it stands; a name is resolved when it is asked."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return not is_public(host)
+
+
 def _is_web(url: str) -> bool:
     try:
         return httpx.URL(url).scheme in ("http", "https")
@@ -79,12 +100,12 @@ def _is_web(url: str) -> bool:
 
 
 def _hit(result: _Result, rank: int) -> Hit:
-    text = " ".join(result.content.split())
+    text = result.text
     chunk = Chunk(
         id=passage_id(result.url, text),
         doc_id=result.url,
         bucket=BUCKET,
-        title=" ".join(result.title.split()) or result.url,
+        title=" ".join((result.title or "").split())[:300] or result.url,
         uri=result.url,
         text=text,
         start=0,

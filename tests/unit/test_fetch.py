@@ -150,6 +150,7 @@ FOUND = {
         {"url": "https://a.example/1", "title": "Tides", "content": "The Moon  causes the tides.", "engine": "x"},
         {"url": "javascript:alert(1)", "title": "bad", "content": "bad"},
         {"url": "https://a.example/2", "title": "empty", "content": "  "},
+        {"url": "https://a.example/3", "title": None, "content": None},
     ]
 }
 CONFIG = WebConfig(endpoint="https://search.example/s?lang=en")
@@ -181,6 +182,14 @@ async def test_what_the_web_says_is_marked_and_cited_by_its_address() -> None:
 async def test_another_shape_is_a_fault_and_not_an_empty_list(body: bytes) -> None:
     with pytest.raises(AssayError, match="shape"):
         await web(lambda _: httpx.Response(200, content=body)).call({"query": "tides"}, CONTEXT)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.1.2.3", "localhost", "[::1]"])
+def test_a_private_endpoint_is_said_to_be_one(host: str) -> None:
+    endpoint = f"http://{host}:8888/search"
+    with pytest.raises(SetupError, match="private_endpoint"):
+        WebSearch(WebConfig(endpoint=endpoint))
+    WebSearch(WebConfig(endpoint=endpoint, private_endpoint=True))
 
 
 def test_a_key_that_is_not_there_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

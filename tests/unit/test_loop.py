@@ -173,6 +173,12 @@ async def test_the_tool_budget_ends_the_search() -> None:
     assert (response.rounds, response.terminated_by) == (1, "tool_budget")
 
 
+async def test_the_budget_of_tokens_ends_the_search_and_leaves_the_answer_its_own() -> None:
+    response = await Bench(more("Mars moons Phobos")).ask("ocean", budget=Budget(3, 6, 30, 400, 1, tokens=401))
+    assert (response.rounds, response.terminated_by) == (1, "tool_budget")
+    assert response.status == "answered" and response.citations
+
+
 async def test_weak_evidence_gives_a_plain_statement_of_what_was_searched() -> None:
     weak = Grade(p_enough=0.05, p_more=0.9, p_clarify=0.05, features={}, follow_up=None)
     response = await Bench(weak).ask("Who painted the ocean ceiling of the Sistine Chapel?")

@@ -1,7 +1,9 @@
 """Tools: what they take, what they give, and that none of them reaches beyond the request's buckets and filter."""
 
 import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,3 +217,12 @@ async def test_a_tool_of_ones_own_is_one_class_of_the_config() -> None:
 def test_what_is_wrong_with_it_is_said_at_the_start(kind: str) -> None:
     with pytest.raises(SetupError):
         registry(own=(f"tests.unit.test_tools:{kind}",))
+
+
+async def test_the_tool_of_the_documentation_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(code, found)
+    output = await Registry([found["Glossary"]()]).call("glossary", {"term": "PTO"}, context(ListRetriever()))
+    assert output.note == "paid time off"

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from assay import events as ev
 from assay import schemas as s
 from assay import types as t
+from assay.errors import NotFound
 
 Step = ev.Event | BaseException | float
 
@@ -61,6 +62,7 @@ class ScriptedDriver:
         self.script: list[Step] = list(script) or whole()
         self.asked: list[s.AskRequest] = []
         self.request_ids: list[str] = []
+        self.recalled: list[tuple[str, str]] = []
         self.searched: list[s.SearchRequest] = []
         self.running = 0
         self.closed = 0
@@ -109,6 +111,13 @@ class ScriptedDriver:
         if self.describe_fault:
             raise self.describe_fault
         return tuple(b for b in self.buckets if not scope.buckets or b.name in scope.buckets)
+
+    async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
+        self.recalled.append((answer_id, owner))
+        if answer_id != "ans_1":
+            raise NotFound("There is no such answer, or no more.", "id")
+        request = s.AskRequest(question="When?")
+        return s.AnswerRecord(created_at="2026-01-05T00:00:00.000+00:00", request=request, response=response())
 
     async def readiness(self) -> s.Readiness:
         return self.ready_now()

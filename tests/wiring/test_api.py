@@ -207,10 +207,14 @@ PREDICATE = {"field": "type", "op": "=", "value": "Supply"}
         ({"mode": "fast"}, "mode", MODES),
         ({"mode": None}, "mode", MODES),
         ({"style": "poem"}, "style", ["auto", "extract", "prose", "list", "table"]),
-        ({"include": ["trace", "prompt"]}, "include[1]", ["trace", "evidence", "tool_calls"]),
+        ({"include": ["trace", "prompt"]}, "include[1]", ["trace", "evidence", "tool_calls", "state"]),
         ({"budgett": {}}, "budgett", ASK_KEYS),
-        ({"budget": {"round": 2}}, "budget.round", ["rounds", "tool_calls", "deadline_s", "answer_tokens"]),
-        ({"options": {"expandd": True}}, "options.expandd", ["expand", "link_hop", "rerank", "self_correct"]),
+        ({"budget": {"round": 2}}, "budget.round", ["rounds", "tool_calls", "deadline_s", "answer_tokens", "tokens"]),
+        (
+            {"options": {"expandd": True}},
+            "options.expandd",
+            ["expand", "link_hop", "rerank", "self_correct", "clarify"],
+        ),
         ({"history": [{"role": "system", "content": ""}]}, "history[0].role", ["user", "assistant"]),
         ({"history": [{"role": "user", "content": "", "name": ""}]}, "history[0].name", ["role", "content"]),
         ({"top_k": 0}, "top_k", []),
@@ -511,6 +515,15 @@ async def test_a_body_that_never_ends_is_given_up() -> None:
 
 
 # ---- search, health, the document -----------------------------------------------------------------------------------
+
+
+async def test_an_answer_is_read_again(http: httpx.AsyncClient) -> None:
+    reply = await http.get("/v1/answers/ans_1")
+    record = s.AnswerRecord.model_validate_json(reply.content)
+    assert (record.request.question, record.response.id) == ("When?", "ans_1")
+    for id_ in ("ans_2", "x" * 90):
+        gone = await http.get(f"/v1/answers/{id_}")
+        assert (gone.status_code, error_of(gone)["code"]) == (404, "not_found"), id_
 
 
 async def test_search(http: httpx.AsyncClient, driver: ScriptedDriver) -> None:

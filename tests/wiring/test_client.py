@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from assay import events as ev
 from assay import schemas as s
 from assay.cli.ask import ask
+from assay.cli.replay import replay
 from assay.cli.search import search
 from assay.client import AsyncClient, Client, EventDecoder, NotAssay, Unreachable
 from assay.config import ConversationsConfig, IngressConfig
@@ -167,9 +168,10 @@ def test_decoder_takes_bytes_however_they_are_cut() -> None:
 
 # ---- the command ----------------------------------------------------------------------------------------------------
 
-COMMAND, SEARCH = typer.Typer(), typer.Typer()
+COMMAND, SEARCH, REPLAY = typer.Typer(), typer.Typer(), typer.Typer()
 COMMAND.command()(ask)
 SEARCH.command()(search)
+REPLAY.command()(replay)
 
 
 def run(*arguments: str, command: typer.Typer = COMMAND) -> tuple[int, str, str]:
@@ -242,6 +244,28 @@ def test_ask_faults(url: str, driver: ScriptedDriver) -> None:
     assert (code, err) == (2, "question: must not be blank\n")
     code, _, err = run("When?", "--mode", "fast")
     assert (code, "agentic" in err) == (2, True)
+
+
+def test_replay_says_what_differs(url: str, driver: ScriptedDriver) -> None:
+    driver.ready_now = lambda: s.Readiness(status="ready", index_version="v1")
+    code, out, err = run("ans_1", "--url", url, command=REPLAY)
+    assert (code, err, out.splitlines()[-1]) == (0, "", "nothing differs")
+    assert driver.asked[0].question == "When?" and "state" in driver.asked[0].include
+    other = response().model_copy(update={"answer": s.Answer(text="In spring.", style="extract"), "citations": []})
+    driver.script = [ev.CompletedEvent(response=other)]
+    code, out, _ = run("ans_1", "--url", url, command=REPLAY)
+    assert code == 4 and "+ In spring." in out and "- [1] doc_7" in out and "rounds" not in out
+    code, out, _ = run("ans_1", "--url", url, "--json", command=REPLAY)
+    assert code == 4 and [d["what"] for d in json.loads(out)["differences"]] == ["citations", "answer"]
+
+
+def test_replay_of_an_answer_whose_index_is_gone(url: str, driver: ScriptedDriver) -> None:
+    driver.ready_now = lambda: s.Readiness(status="ready", index_version="v2")
+    code, out, err = run("ans_1", "--url", url, command=REPLAY)
+    assert (code, out) == (3, "") and "index v1, which is gone: v2 is in force" in err and driver.asked == []
+    assert run("ans_1", "--url", url, "--anyway", command=REPLAY)[0] == 0
+    assert run("ans_9", "--url", url, command=REPLAY)[0] == 1
+    assert run("ans_1", "--url", CLOSED, command=REPLAY)[0] == 1
 
 
 def test_ask_lets_no_document_write_to_the_terminal(url: str, driver: ScriptedDriver) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from ray import serve
 
-from assay.config import AppConfig, ExpanderConfig, IndexConfig
-from assay.errors import StageUnavailable, UnknownBucket
+from assay.config import AnswersConfig, AppConfig, ExpanderConfig, IndexConfig
+from assay.errors import NotFound, StageUnavailable, UnknownBucket
 from assay.events import CompletedEvent
 from assay.models import embedder_path
 from assay.schemas import AskRequest, AskResponse, SearchRequest
@@ -69,7 +69,11 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(index: Path, tokenizer: str, down: bool) -> RemoteDriver:
-    args = AppConfig(index=IndexConfig(uri=str(index)), expander=ExpanderConfig(skip_simple=False))
+    args = AppConfig(
+        index=IndexConfig(uri=str(index)),
+        expander=ExpanderConfig(skip_simple=False),
+        answers=AnswersConfig(path=str(index.parent / f"answers-{down}.db")),
+    )
     app = wire(args, {"small": ScriptedEngine.bind(down)}, {"small": tokenizer}, str(embedder_path()))
     handle = serve.run(app, name=f"assay-{down}", _local_testing_mode=True)
     return RemoteDriver("ingress", handle)
@@ -89,7 +93,7 @@ def ask(driver: RemoteDriver, **fields: object) -> AskResponse:
 
 def test_a_question_goes_through_every_stage(driver: tuple[RemoteDriver, bool]) -> None:
     graph, down = driver
-    response = ask(graph, include=["trace", "tool_calls", "evidence"])
+    response = ask(graph, mode="agentic", include=["trace", "tool_calls", "evidence"])
     assert response.status == "answered"
     assert response.citations and response.citations[0].uri == "moon.md"
     text = PAGES["moon.md"]
@@ -99,6 +103,18 @@ def test_a_question_goes_through_every_stage(driver: tuple[RemoteDriver, bool]) 
     assert stages == ({"expander", "reranker", "generator"} if down else {"reranker"})
     assert any(d.reason.startswith("not calibrated") for d in response.degraded), "the scripted engine is no SmolLM2"
     assert {"plan", "retrieve", "rerank", "grade", "generate", "driver", "hops", "total"} <= set(response.timings_ms)
+
+
+def test_an_answer_is_read_again_with_all_that_led_to_it(driver: tuple[RemoteDriver, bool]) -> None:
+    graph, _ = driver
+    response = ask(graph)
+    assert response.trace is None
+    record = graph._handle.recall.remote(response.id).result()
+    assert record.request.question == QUESTION and record.response.answer == response.answer
+    assert record.response.state.mode == "pipeline" and record.response.state.plan.query == QUESTION
+    assert {call.index_version for call in record.response.tool_calls} == {response.index_version}
+    with pytest.raises(NotFound):
+        graph._handle.recall.remote("ans_nothing").result()
 
 
 def test_a_search_is_reranked_or_says_why_not(driver: tuple[RemoteDriver, bool]) -> None:

@@ -24,6 +24,7 @@ QUESTION = {"question": "When?"}
 CHAT = {"model": "assay", "messages": [{"role": "user", "content": "When?"}]}
 ROUTES: list[tuple[str, str, Any]] = [
     ("POST", "/v1/answers", QUESTION),
+    ("GET", "/v1/answers/x", None),
     ("POST", "/v1/search", QUESTION),
     ("POST", "/v1/chat/completions", CHAT),
     ("GET", "/v1/models", None),
@@ -280,3 +281,15 @@ async def test_conversations_are_of_a_tenant_and_its_buckets(http: httpx.AsyncCl
         assert (await http.get("/v1/conversations", headers=other)).json()["conversations"] == []
     same = key(file, ["secret", "contracts"])  # a new key in place of an old one
     assert len((await http.get(path, headers=same)).json()["messages"]) == 2
+
+
+async def test_an_answer_is_read_again_by_its_owner_alone(
+    http: httpx.AsyncClient, file: KeyFile, driver: ScriptedDriver
+) -> None:
+    mine, others, narrower = key(file), key(file, tenant="b"), key(file, ["contracts"])
+    await http.post("/v1/answers", json=QUESTION, headers=mine)
+    (asked,) = driver.asked
+    for headers in (mine, others, narrower):
+        await http.get("/v1/answers/ans_1", headers=headers)
+    owners = [owner for _, owner in driver.recalled]
+    assert owners[0] == asked.owner == "a" and len(set(owners)) == 3

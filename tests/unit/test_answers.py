@@ -1,0 +1,60 @@
+"""The store of answers: what is put is got, as many and as long as the config says, and a fault is one."""
+
+from pathlib import Path
+
+import pytest
+
+from assay.answers import SqliteAnswers, store_of
+from assay.config import AnswersConfig
+from assay.errors import StageUnavailable
+from assay.schemas import Answer, AnswerRecord, AskRequest, AskResponse, Predicate
+
+pytestmark = pytest.mark.anyio
+
+
+def record(number: int) -> AnswerRecord:
+    filters = Predicate(field="page", op="between", value=[1, 2])
+    request = AskRequest(question=f"What is {number}? 東京\u2028", filters=filters, buckets=["docs"])
+    answer = Answer(text=f"It is {number}.", style="extract")
+    response = AskResponse(
+        id=f"ans_{number}", request_id="req", status="answered", terminated_by="answered", answer=answer
+    )
+    return AnswerRecord(created_at="2026-01-05T00:00:00Z", request=request, response=response)
+
+
+async def test_what_was_put_is_got_also_by_another_process(tmp_path: Path) -> None:
+    store = SqliteAnswers(tmp_path / "new" / "answers.db", 10, 1)
+    assert await store.get("ans_1", "a") is None
+    await store.put(record(1), "a")
+    assert await store.get("ans_1", "a") == record(1)
+    other = SqliteAnswers(tmp_path / "new" / "answers.db", 10, 1)
+    assert await other.get("ans_1", "a") == record(1) and await other.get("ans_2", "a") is None
+    assert await other.get("ans_1", "b") is None and await other.get("ans_1", "") is None
+    assert (tmp_path / "new" / "answers.db").stat().st_mode & 0o077 == 0
+    await store.close()
+    await other.close()
+
+
+async def test_it_keeps_so_many_and_so_long(tmp_path: Path) -> None:
+    now = 1_000_000.0
+    store = SqliteAnswers(tmp_path / "answers.db", 2, 1, lambda: now)
+    for number in (1, 2, 3):
+        await store.put(record(number), "a")
+    assert [await store.get(f"ans_{n}", "a") is not None for n in (1, 2, 3)] == [False, True, True]
+    now += 86_401
+    assert await store.get("ans_3", "a") is None
+    await store.close()
+
+
+async def test_a_file_that_is_no_store_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    path.write_bytes(b"no database " * 100)
+    store = SqliteAnswers(path, 2, 1)
+    with pytest.raises(StageUnavailable, match="store of answers"):
+        await store.put(record(1), "a")
+    with pytest.raises(StageUnavailable):
+        await store.get("ans_1", "a")
+
+
+def test_none_are_kept_where_the_config_says_so() -> None:
+    assert store_of(AnswersConfig(keep=0)) is None

@@ -116,7 +116,7 @@ def _jsonl(path: Path) -> _Parts:
 
 
 def _trec_documents(path: Path) -> _Parts:
-    for number, body in _blocks(path, re.compile(r"<DOC>(.*?)</DOC>", re.S | re.I)):
+    for number, body in _elements(path, "DOC"):
         if not (name := _tag(body, "DOCNO")):
             raise _fault(path, number, "a <DOC> without a <DOCNO>")
         title = _tag(body, "TITLE") or _tag(body, "HEADLINE") or ""
@@ -125,7 +125,7 @@ def _trec_documents(path: Path) -> _Parts:
 
 
 def _trec_topics(path: Path) -> _Parts:
-    for number, body in _blocks(path, re.compile(r"<top>(.*?)</top>", re.S | re.I)):
+    for number, body in _elements(path, "top"):
         name = re.search(r"<num>\s*(?:Number:)?\s*([^\s<]+)", body, re.I)
         title = re.search(r"<title>\s*(?:Topic:)?([^<]*)", body, re.I)
         if name is None or title is None:
@@ -168,6 +168,15 @@ _QUERIES: dict[str, _Format] = {"{": _jsonl, "<TOP": _trec_topics, ".I": _smart_
 def _by_format(path: Path, formats: dict[str, _Format]) -> _Parts:
     start = next((line.strip().upper() for _, line in _lines(path) if line.strip()), "")
     return next((read for mark, read in formats.items() if start.startswith(mark)), _tsv)(path)
+
+
+def _elements(path: Path, name: str) -> Iterator[tuple[int, str]]:
+    """One that is never closed is a fault: a corpus that was cut off would be measured as if it were whole."""
+    for number, body in _blocks(path, re.compile(rf"<{name}>(.*?(?:</{name}>|(?=<{name}>)|\Z))", re.S | re.I)):
+        end = len(body) - len(f"</{name}>")
+        if body[max(0, end) :].casefold() != f"</{name}>".casefold():
+            raise _fault(path, number, f"a <{name}> that is never closed")
+        yield number, body[:end]
 
 
 def _blocks(path: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:

@@ -39,7 +39,7 @@ class Timed:
 def ask(client: Client, question: str) -> Timed:
     start = time.perf_counter()
     first_event, first_token = 0.0, None
-    for event in client.stream(AskRequest(question=question)):
+    for event in client.stream(AskRequest(question=question, mode="agentic")):
         first_event = first_event or time.perf_counter() - start
         if isinstance(event, AnswerEvent) and first_token is None:
             first_token = time.perf_counter() - start

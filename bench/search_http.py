@@ -73,7 +73,7 @@ def measure(
 
 
 def _fresh(url: str, index: Path, folder: Path) -> tuple[list[float], list[float]]:
-    """Seconds from the end of ``assay ingest``, and of ``assay delete``, to the first search that shows it."""
+    """Seconds from the report of ``assay ingest``, and of ``assay delete``, to the first search that shows it."""
     added, gone = [], []
     for number in range(_TIMES):
         document = folder / f"fresh-{number}.md"
@@ -85,14 +85,19 @@ def _fresh(url: str, index: Path, folder: Path) -> tuple[list[float], list[float
 
 
 def _until(url: str, word: str, there: bool, command: list[str]) -> float:
-    subprocess.run([sys.executable, "-m", "assay", *command], cwd=ROOT, check=True, capture_output=True)
-    acknowledged = time.perf_counter()
-    question = {"question": word, "top_k": 1, "legs": ["sparse"]}
-    with httpx.Client(base_url=url, timeout=60) as http:
+    """The clock starts with the first line that the command prints: its report."""
+    said = subprocess.Popen([sys.executable, "-m", "assay", *command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with said, httpx.Client(base_url=url, timeout=60) as http:
+        assert said.stdout is not None
+        if not said.stdout.readline():
+            raise RuntimeError(f"{' '.join(command)} said nothing")
+        acknowledged = time.perf_counter()
         while time.perf_counter() - acknowledged < 60:
             asked = time.perf_counter()
+            question = {"question": word, "top_k": 1, "legs": ["sparse"]}
             hits = http.post("/v1/search", json=question).raise_for_status().json()["hits"]
             if any(word in hit["text"] for hit in hits) == there:
+                said.stdout.read()
                 return asked - acknowledged
             time.sleep(0.02)
     raise RuntimeError(f"{' '.join(command)} was acknowledged, and no search has shown it for a minute")

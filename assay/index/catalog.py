@@ -199,20 +199,23 @@ class Catalog:
 
     def _allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed:
         fields = self.fields(buckets)
-        # What must hold, and may be given up to explain an empty result. What a caller may see at all is not among it.
-        parts: list[Filter] = [] if not buckets else [Predicate(field="bucket", op="in", value=sorted(set(buckets)))]
-        parts += [] if doc_id is None else [Predicate(field="doc_id", op="=", value=doc_id)]
+        # What must hold, and may be given up to explain an empty result. The buckets must not: they may be all that a caller
+        # can see, and how much passes without them tells of the others.
+        parts: list[Filter] = [] if doc_id is None else [Predicate(field="doc_id", op="=", value=doc_id)]
         if filters is not None:
             compile_filter(filters, fields)  # as a whole first: its faults are told by their place in the request
             parts += terms_of(filters)
-        if not parts:
+        within = [Predicate(field="bucket", op="in", value=sorted(set(buckets)))] if buckets else []
+        if not parts and not within:
             return Allowed(len(self.ids), None)
-        held = [compile_filter(part, fields)(self) for part in parts]
+        held = [compile_filter(part, fields)(self) for part in (*within, *parts)]
         mask = over_chunks(all_of(held, self), self)
         count = int(np.count_nonzero(mask))
-        if count:
+        if count or not parts:
             return Allowed(count, mask)
-        return Allowed(0, mask, *_blocking(parts, [over_chunks(part, self) for part in held]))
+        masks = [over_chunks(part, self) for part in held]
+        inside = masks[0] if within else np.ones(len(self.ids), np.bool_)
+        return Allowed(0, mask, *_blocking(parts, [part & inside for part in masks[len(within) :]], inside))
 
     def _count_buckets(self) -> dict[str, BucketInfo]:
         """Those that hold documents, and those that have a schema."""
@@ -252,10 +255,10 @@ def _key(buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> 
     return repr((sorted(set(buckets)), doc_id, "" if filters is None else filters.model_dump_json(by_alias=True)))
 
 
-def _blocking(parts: Sequence[Filter], masks: Sequence[Mask]) -> tuple[Filter, int]:
-    """The part without which the most rows are left; of those that help alike, the one that the fewest rows pass."""
+def _blocking(parts: Sequence[Filter], masks: Sequence[Mask], inside: Mask) -> tuple[Filter, int]:
+    """Of the rows ``inside``: the part without which the most are left; of those that help alike, the one that the fewest pass."""
     passed = np.sum(masks, axis=0, dtype=np.int32)
-    almost = passed == len(masks) - 1  # where one part alone fails
+    almost = inside & (passed == len(masks) - 1)  # where one part alone fails
     without = [int(np.count_nonzero(almost & ~mask)) for mask in masks]
     best = min(range(len(parts)), key=lambda i: (-without[i], int(np.count_nonzero(masks[i]))))
     return parts[best], without[best]

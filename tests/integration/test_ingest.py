@@ -529,6 +529,11 @@ def test_the_commands(tmp_path: Path) -> None:
     ]:
         refused = assay(*words, cwd=tmp_path)
         assert (refused.returncode, refused.stderr.count("\n")) == (code, 1), (words, refused.stderr)
+    assert "default" in assay("search", "x", "--bucket", "nope", cwd=tmp_path).stderr
+    field = json.dumps({"field": "titel", "op": "=", "value": "x"})
+    unknown = assay("search", "x", "--filter", field, cwd=tmp_path)
+    assert unknown.returncode == 2
+    assert all(name in unknown.stderr for name in ("titel", "title", "page", "ingested_at"))
 
 
 @pytest.mark.integration

@@ -152,10 +152,10 @@ BUCKETS = st.sampled_from([(), ("first",), ("first", "second")])
 
 def file_of(document: Document) -> str:
     front = {key: document[key] for key in TYPES if document[key] not in (None, [])}
-    words = "pump water lease rent supply".split()[: 1 + int(document["uri"].split(".")[0]) % 5]
-    return f"---\n{yaml.safe_dump(front)}---\n" + (
-        f"The {' '.join(words)} of {document['uri']}." if front else "A pump."
-    )
+    number = int(document["uri"].split(".")[0])
+    words = "pump water lease rent supply".split()[: 1 + number % 5]
+    text = f"The {' '.join(words)} of {document['uri']}." if front else "A pump."
+    return f"---\n{yaml.safe_dump(front)}---\n# Unit Nr{number}\n\n{text} It stands by Unit Nr{(number + 7) % 30}.\n"
 
 
 Held = tuple[LocalRetriever, list[Document]]
@@ -195,17 +195,19 @@ def parsed(filters: Mapping[str, Any]) -> Filter:
 @given(
     tree=TREES,
     buckets=st.sampled_from([(), ("first",), ("first", "second")]),
-    legs=st.sampled_from([("dense",), ("sparse",)]),
+    legs=st.sampled_from([("dense",), ("sparse",), ("dense", "sparse")]),
+    link_hop=st.booleans(),
 )
 def test_every_leg_finds_what_the_filter_allows_and_nothing_else(
-    held: Held, tree: dict[str, Any], buckets: tuple[str, ...], legs: tuple[Leg, ...]
+    held: Held, tree: dict[str, Any], buckets: tuple[str, ...], legs: tuple[Leg, ...], link_hop: bool
 ) -> None:
     r, all_documents = held
     wanted = {
         (d["bucket"], d["uri"]) for d in all_documents if (not buckets or d["bucket"] in buckets) and holds(tree, d)
     }
     queries = ("pump", "water of the lease", "rent supply")  # a question and its variants
-    query = SearchQuery(queries, buckets, parsed(tree), legs=legs, top_k=100, facets=("kind", "tags"))
+    facets = ("kind", "tags")
+    query = SearchQuery(queries, buckets, parsed(tree), legs=legs, top_k=100, facets=facets, link_hop=link_hop)
     result = search(r, query)
     found = {(hit.chunk.bucket, hit.chunk.uri) for hit in result.hits}
     assert result.explain.allowed_rows == len(wanted)
@@ -216,6 +218,11 @@ def test_every_leg_finds_what_the_filter_allows_and_nothing_else(
     assert {v.value: v.count for v in result.facets["tags"].values} == tags
     if not wanted:
         assert result.explain.blocking is not None
+
+
+def test_the_link_hop_is_among_the_paths(held: Held) -> None:
+    hits = search(held[0], SearchQuery(("pump",), link_hop=True, top_k=100)).hits
+    assert any("link" in hit.ranks for hit in hits)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -161,6 +161,32 @@ def test_external_entities_are_not_read(tmp_path: Path) -> None:
     assert "First chapter." in parsed.text
 
 
+@pytest.mark.parametrize("name", ["../outside.txt", "%2e%2e%2foutside.txt", "..\\outside.txt", "/outside.txt", "out\0side.txt"])
+def test_a_name_inside_a_file_is_no_place(tmp_path: Path, name: str) -> None:
+    """What is attached or packed is read where it lies: by whatever name, nothing is written outside of the index."""
+    folder, index = tmp_path / "files", tmp_path / "index"
+    folder.mkdir()
+    message = EmailMessage()
+    message["From"], message["Subject"] = "a@example.com", "a letter"
+    message.set_content("the body")
+    message.add_attachment("The attached zebra.", filename="PLACE.txt")
+    (folder / "letter.eml").write_bytes(message.as_bytes().replace(b"PLACE.txt", name.encode()))
+    with zipfile.ZipFile(io.BytesIO(book())) as plain:
+        parts = {part: plain.read(part) for part in plain.namelist()}
+    (folder / "book.epub").write_bytes(archive({**parts, name: b"outside"}))
+    before, roots = set(tmp_path.rglob("*")), set(Path("/").iterdir())
+    encoder = WordEncoder()
+    with Parser(Limits(seconds=30, memory_bytes=700_000_000)) as parser:
+        run = Ingestion(
+            Layout(str(index)), "docs", find_sources([folder], folder), encoder, encoder.embed_now, parser
+        )
+        report = run.run()
+    made = {path for path in set(tmp_path.rglob("*")) - before if path != index and index not in path.parents}
+    assert made == set()
+    assert set(Path("/").iterdir()) == roots
+    assert {row.uri: row.outcome for row in report.rows} == {"letter.eml": "ingested", "book.epub": "ingested"}
+
+
 @pytest.mark.parametrize("size", [0, 1, 99_999])
 def test_no_more_is_unpacked_than_was_stated(size: int) -> None:
     with pytest.raises(ParseFault):

@@ -1,0 +1,140 @@
+"""The index behind a running graph, over HTTP: another process writes it, one of its files is torn, and searches go on."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from assay.client import Client
+from assay.schemas import SearchRequest
+from assay.serve_config import load
+from deployments.local import LocalGraph
+
+ROOT = Path(__file__).parents[2]
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def assay(*words: str | Path) -> str:
+    command = [sys.executable, "-m", "assay", *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def page(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.md"
+    path.write_text(f"# Page {name}\n\nThe pump of {name} moves water.\n")
+    return path
+
+
+@dataclass
+class Served:
+    graph: LocalGraph
+    client: Client
+    folder: Path
+    index: Path
+
+    def ingest(self, *paths: Path) -> None:
+        assay("ingest", *paths, "--index", self.index, "--base", self.folder)
+
+    def uris(self, question: str) -> list[str]:
+        return [hit.uri for hit in self.client.search(SearchRequest(question=question, top_k=20)).hits]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Any) -> Iterator[Served]:
+    """The whole graph but for an engine, which no search asks; a byte of its dense leg is not what was written."""
+    folder, index = tmp_path_factory.mktemp("pages"), tmp_path_factory.mktemp("serving") / "index"
+    for word in WORDS:
+        page(folder, word)
+    assay("ingest", folder, "--index", index, "--base", folder)
+    vectors = next(index.glob("segments/*/dense.vectors.npy"))
+    data = bytearray(vectors.read_bytes())
+    data[-3] ^= 1
+    vectors.write_bytes(data)
+    raw = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
+    application = raw["applications"][0]
+    application["import_path"] = "bench.search_http:build_app"
+    application["args"]["index"] = {"uri": str(index), "poll_s": 0.2}
+    (folder.parent / "serving.yaml").write_text(yaml.safe_dump(raw))
+    port, log = free_tcp_port_factory(), folder.parent / "serving.log"
+    with LocalGraph(load(folder.parent / "serving.yaml"), log=log, port=port) as graph:
+        graph.wait_ready(240)
+        with Client(graph.url) as client:
+            yield Served(graph, client, folder, index)
+
+
+def test_a_torn_leg_is_told_and_mended_without_a_restart(served: Served) -> None:
+    ready = served.client.ready()
+    assert ready.status == "degraded"
+    assert "dense.vectors.npy" in ready.reasons[0]
+    found = served.client.search(SearchRequest(question="pump of gamma"))
+    assert found.hits[0].uri == "gamma.md"
+    assert [d.fallback for d in found.degraded] == ["the sparse leg alone"]
+    served.ingest(served.folder)
+    until = time.monotonic() + 30
+    while served.client.ready().status != "ready":
+        assert time.monotonic() < until, served.client.ready()
+        time.sleep(0.1)
+    assert served.client.search(SearchRequest(question="pump of gamma")).degraded == []
+
+
+@dataclass
+class Load:
+    """Searches over HTTP, one after the other, until it is told to stop."""
+
+    url: str
+    versions: list[str] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        with Client(self.url) as client:
+            while not self.stop.is_set():
+                try:
+                    found = client.search(SearchRequest(question="pump of gamma", top_k=20))
+                    assert found.degraded == []
+                    assert found.hits[0].uri == "gamma.md"
+                    uris = [hit.uri for hit in found.hits]
+                    assert len(uris) == len(set(uris)), "an old and a new text of one document"
+                    self.versions.append(found.index_version)
+                except Exception as fault:
+                    self.faults.append(fault)
+
+
+def test_another_process_writes_and_no_search_fails(served: Served) -> None:
+    loads = [Load(served.graph.url) for _ in range(2)]
+    threads = [threading.Thread(target=load.run) for load in loads]
+    for thread in threads:
+        thread.start()
+    try:
+        for word in ("lambda", "omicron"):
+            served.ingest(page(served.folder, word))
+            assert soon(lambda word=word: f"{word}.md" in served.uris(f"pump of {word}"))
+        (served.folder / "gamma.md").write_text("# Page gamma\n\nThe pump of gamma moves cold water now.\n")
+        served.ingest(served.folder / "gamma.md")
+        assay("delete", "lambda.md", "--index", served.index)
+        assert soon(lambda: "lambda.md" not in served.uris("pump of lambda"))
+    finally:
+        for load in loads:
+            load.stop.set()
+        for thread in threads:
+            thread.join()
+    assert [load.faults for load in loads] == [[], []]
+    assert len(set(loads[0].versions)) >= 4, "searches ran under every snapshot"
+
+
+def soon(holds: Any) -> bool:
+    until = time.monotonic() + 10
+    while not (held := holds()) and time.monotonic() < until:
+        time.sleep(0.05)
+    return bool(held)

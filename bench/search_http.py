@@ -78,9 +78,10 @@ def _fresh(url: str, index: Path, folder: Path) -> tuple[list[float], list[float
     for number in range(_TIMES):
         document = folder / f"fresh-{number}.md"
         document.write_text(f"# Fresh\n\nThe password of day {number} is xylograph{number}q.\n")
-        added.append(_until(url, f"xylograph{number}q", True, ["ingest", str(document), "--index", str(index)]))
-        name = f"{folder.name}/{document.name}"
-        gone.append(_until(url, f"xylograph{number}q", False, ["delete", name, "--index", str(index)]))
+        where = ["--index", str(index)]
+        ingest = ["ingest", str(document), "--base", str(folder), *where]
+        added.append(_until(url, f"xylograph{number}q", True, ingest))
+        gone.append(_until(url, f"xylograph{number}q", False, ["delete", document.name, *where]))
     return added, gone
 
 

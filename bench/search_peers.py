@@ -364,13 +364,23 @@ def main() -> None:
             bench = Bench(collection, Path(folder), args.peers, settings, args.quick)
             try:
                 found = rows_of(size, bench.run(names))
-                found += bench.http(names) if size == args.http else []
+                rows = _kept_and(rows, size, names, found)
+                _publish(rows, args)  # before what else may fail
+                if size == args.http:
+                    rows = _kept_and(rows, size, names, found + bench.http(names))
+                    _publish(rows, args)
             finally:
                 bench.close()
-        measured = tuple(f"{size:,} | {name} | " for name in names)
-        rows = [row for row in rows if not row.name.startswith(measured)] + found
-        rows.sort(key=lambda row: int(row.name.partition(" | ")[0].replace(",", "")))
-        publish("Hybrid search", rows, args, "side by side, the same texts, vectors and questions: docs/benchmarks.md")
+
+
+def _kept_and(rows: list[Row], size: int, names: Sequence[str], found: list[Row]) -> list[Row]:
+    measured = tuple(f"{size:,} | {name} | " for name in names)
+    rows = [row for row in rows if not row.name.startswith(measured)] + found
+    return sorted(rows, key=lambda row: int(row.name.partition(" | ")[0].replace(",", "")))
+
+
+def _publish(rows: list[Row], args: argparse.Namespace) -> None:
+    publish("Hybrid search", rows, args, "side by side, the same texts, vectors and questions: docs/benchmarks.md")
 
 
 def _kept(path: Path | None) -> list[Row]:

@@ -19,6 +19,7 @@ from assay.errors import AssayError, IndexFault, InvalidRequest, NotFound, Stage
 from assay.fuse import Fused, RankedList, best_ranks, boosted, fuse
 from assay.index.catalog import Allowed
 from assay.index.cuda import Card
+from assay.index.dense import Mask
 from assay.index.embed import Encoder
 from assay.index.files import Layout
 from assay.index.mirror import current
@@ -144,11 +145,13 @@ class LocalRetriever:
 
     async def document_lookup(self, query: DocumentQuery) -> DocumentText:
         """Raises ``NotFound``, also for a document that is outside of the buckets or the filter, and what ``search`` raises."""
-        return await asyncio.to_thread(self._bound(query).part, query)
+        reader, mask = self._bound(query)
+        return await asyncio.to_thread(reader.part, query, mask)
 
     async def get_document_metadata(self, query: DocumentQuery) -> DocumentInfo:
         """As ``document_lookup``, without the text."""
-        return await asyncio.to_thread(lambda: self._bound(query).catalog.info(query.doc_id))
+        reader, _ = self._bound(query)
+        return await asyncio.to_thread(reader.catalog.info, query.doc_id)
 
     async def search(self, query: SearchQuery) -> SearchResult:
         """Raises ``UnknownBucket``, ``UnknownField``, ``InvalidFilter``, ``IndexFault``, or ``StageUnavailable`` where
@@ -181,8 +184,9 @@ class LocalRetriever:
             manifest = read_current(self._layout)
             check_embedder(manifest.embedder.model_dump(), self._embedder.name, self._embedder.checksum)
             self._reader, self._fault = Reader(self._layout, manifest, self._reader, self._card), None
-        except IndexFault as fault:
-            self._fault = fault
+        except (AssayError, OSError) as fault:  # told, and tried again with the next look
+            why = str(fault) if isinstance(fault, AssayError) else f"it cannot be read: {fault.strerror or fault}"
+            self._fault = fault if isinstance(fault, IndexFault) else IndexFault(f"the index cannot be opened: {why}")
             return False
         return True
 
@@ -191,11 +195,13 @@ class LocalRetriever:
             raise self._fault or IndexFault("the index has no published snapshot")
         return self._reader
 
-    def _bound(self, query: DocumentQuery) -> Reader:
+    def _bound(self, query: DocumentQuery) -> tuple[Reader, Mask | None]:
+        """And which rows may be read."""
         reader = self._open()
-        if not reader.catalog.allowed(query.buckets, query.doc_id, query.filters).count:
+        allowed = reader.catalog.allowed(query.buckets, query.doc_id, query.filters)
+        if not allowed.count:
             raise NotFound("there is no such document", "doc_id")
-        return reader
+        return reader, allowed.mask
 
     async def _vectors(self, reader: Reader, query: SearchQuery) -> Scores | Degraded | None:
         """Of the queries; None where the dense leg is not asked. Of what a search does, this alone waits for others."""
@@ -233,7 +239,7 @@ class LocalRetriever:
         result = SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
         if not query.facets and query.context_chars is None:
             return result
-        return _with_extras(reader, answers, query, result)
+        return _with_extras(reader, answers, query, result, allowed.mask)
 
     def _dense(self, reader: Reader, vectors: Scores, allowed: Allowed) -> _Answer:
         lists = [reader.search_dense(v, self._config.fetch, allowed.mask) for v in vectors]
@@ -371,22 +377,30 @@ def _nothing(reader: Reader, query: SearchQuery, allowed: Allowed) -> SearchResu
     return SearchResult((), reader.manifest.id, explain)
 
 
-def _with_extras(reader: Reader, answers: Sequence[_Answer], query: SearchQuery, result: SearchResult) -> SearchResult:
+def _with_extras(
+    reader: Reader, answers: Sequence[_Answer], query: SearchQuery, result: SearchResult, mask: Mask | None
+) -> SearchResult:
     """Facets over all documents that a leg found, not only those of the hits; and each hit's text around its match."""
     found = [rows for answer in answers for rows, _ in answer.lists]
     rows = np.unique(np.concatenate([*found, reader.rows_of([hit.chunk.id for hit in result.hits])]))
     facets = reader.catalog.facets(query.facets, rows, query.buckets)
     chars = query.context_chars
-    hits = result.hits if chars is None else _with_context(reader, result.hits, query.queries[0], chars)
+    hits = result.hits if chars is None else _with_context(reader, result.hits, query.queries[0], chars, mask)
     return replace(result, hits=hits, facets=facets)
 
 
-def _with_context(reader: Reader, hits: Sequence[Hit], question: str, chars: int) -> tuple[Hit, ...]:
-    wider = {hit.chunk.doc_id for hit in hits if len(hit.chunk.text) < chars}
-    texts = reader.texts(sorted(wider))
+def _with_context(reader: Reader, hits: Sequence[Hit], question: str, chars: int, mask: Mask | None) -> tuple[Hit, ...]:
+    """What surrounds a match is of its document, and of its neighbours as far as those are allowed."""
+    wider = sorted({hit.chunk.doc_id for hit in hits if len(hit.chunk.text) < chars})
+    texts = reader.texts(wider)
+    runs = {doc_id: reader.runs(doc_id, mask) for doc_id in wider}
 
     def context(chunk: Chunk) -> Context:
-        offset, text = (0, texts[chunk.doc_id]) if len(chunk.text) < chars else (chunk.start, chunk.text)
+        offset, text = chunk.start, chunk.text
+        if len(chunk.text) < chars:
+            whole = runs[chunk.doc_id] or [(0, len(texts[chunk.doc_id]))]
+            offset, last = next((low, high) for low, high in whole if low <= chunk.start < high)
+            text = texts[chunk.doc_id][offset:last]
         start, end = window(text, (chunk.start - offset, chunk.end - offset), question, chars)
         return Context(text[start:end], (start + offset, end + offset))
 

@@ -214,19 +214,42 @@ class Reader:
             found = self._documents.take(places, columns=["text"])["text"].to_pylist() if places else []
         return dict(zip(doc_ids, found, strict=True))
 
-    def part(self, query: DocumentQuery) -> DocumentText:
-        """Raises ``NotFound``: the document, or a page or heading that it does not have."""
+    def runs(self, doc_id: str, mask: Mask | None) -> list[tuple[int, int]] | None:
+        """Where the passages of a document that the mask allows lie, neighbours as one; None where all of it is allowed: a
+        filter on pages may allow a part. Raises ``NotFound``."""
+        rows = self.catalog.rows_in(doc_id)
+        if mask is None or mask[rows].all():
+            return None
+        runs: list[list[int]] = []
+        last = -2
+        for passage in sorted(self.chunks(rows[mask[rows]]), key=lambda passage: passage.ordinal):
+            if passage.ordinal == last + 1:
+                runs[-1][1] = passage.end
+            else:
+                runs.append([passage.start, passage.end])
+            last = passage.ordinal
+        return [(start, end) for start, end in runs]
+
+    def part(self, query: DocumentQuery, mask: Mask | None) -> DocumentText:
+        """Raises ``NotFound``: the document, or a page, heading or place that it does not have among the allowed passages."""
         text = self.document(query.doc_id)
-        start, end = self._place_in(query, text)
+        start, end = self._place_in(query, text, mask)
+        runs = self.runs(query.doc_id, mask)
+        if runs is not None:
+            own = next(((low, high) for low, high in runs if low < max(end, start + 1) and high > start), None)
+            if own is None:
+                raise NotFound("the document has nothing there", "span")
+            start, end = max(start, own[0]), min(end, own[1])
         end = min(end, start + query.max_chars)
         return DocumentText(self.catalog.info(query.doc_id), text[start:end], (start, end), len(text))
 
-    def _place_in(self, query: DocumentQuery, text: str) -> tuple[int, int]:
+    def _place_in(self, query: DocumentQuery, text: str, mask: Mask | None) -> tuple[int, int]:
         if query.span is not None:
             return min(query.span[0], len(text)), min(query.span[1], len(text))
         if query.page is None and query.heading is None:
             return 0, len(text)
-        passages = self.chunks(self.catalog.rows_in(query.doc_id))
+        rows = self.catalog.rows_in(query.doc_id)
+        passages = self.chunks(rows if mask is None else rows[mask[rows]])
         if query.page is not None:
             found = [p for p in passages if p.page == query.page]
             there, field = {str(p.page) for p in passages if p.page is not None}, "page"

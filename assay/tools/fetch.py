@@ -15,7 +15,6 @@ MOST_HOPS = 3
 MOST_BYTES = 1_000_000
 _REDIRECTS = (301, 302, 303, 307, 308)
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
@@ -28,24 +27,24 @@ async def resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
+# What Python 3.11 takes for global and is not of the open internet: addresses for relays and for documentation.
+_KEPT = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20")))
+_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that was ever given out of IPv6
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
 def is_public(address: str) -> bool:
-    """Whether an address is one of the open internet, whatever form hides it: mapped, 6to4, Teredo, NAT64."""
+    """Whether an address is one of the open internet, whatever form hides it: mapped, translated, relayed."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    return all(each.is_global and not each.is_multicast for each in (parsed, *_inside(parsed)))
-
-
-def _inside(address: Address) -> list[Address]:
-    """The IPv4 addresses that an IPv6 one leads to."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return []
-    found: list[Address | None] = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    packed = address.packed
-    if packed[:12] in (bytes(12), bytes.fromhex("0064ff9b") + bytes(8)):
-        found.append(ipaddress.IPv4Address(packed[12:]))
-    return [each for each in found if each is not None]
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed in _NAT64:
+        parsed = ipaddress.IPv4Address(parsed.packed[12:])
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed not in _UNICAST:
+        return False
+    kept = any(parsed in network for network in _KEPT if network.version == parsed.version)
+    return parsed.is_global and not kept and not (parsed.is_multicast or parsed.is_reserved)
 
 
 def is_odd(host: str) -> bool:
@@ -74,8 +73,10 @@ class Fetcher:
     ) -> None:
         self._timeout_s, self._resolve = timeout_s, resolve
         self._trusted = None if trusted is None else _origin(httpx.URL(trusted))
+        # A kept connection would be given to another host of the same address, whose certificate nobody has looked at.
+        limits = httpx.Limits(max_keepalive_connections=0)
         self._client = httpx.AsyncClient(
-            timeout=timeout_s, trust_env=False, follow_redirects=False, transport=transport
+            timeout=timeout_s, trust_env=False, follow_redirects=False, transport=transport, limits=limits
         )
 
     async def close(self) -> None:
@@ -100,15 +101,8 @@ class Fetcher:
         first = _origin(url)
         for hop in range(MOST_HOPS + 1):
             private = hop == 0 and first == self._trusted
-            address = await self._address(url, private)
-            own = headers if _origin(url) == first else {}
-            request = self._client.build_request(
-                "GET",
-                url.copy_with(host=address),
-                headers={"user-agent": "assay", "accept-encoding": "identity", **own, "host": url.netloc.decode()},
-                extensions={"sni_hostname": url.host},
-            )
-            response = await self._client.send(request, stream=True)
+            addresses = await self._addresses(url, private)
+            response = await self._sent(url, addresses, headers if _origin(url) == first else {})
             try:
                 if response.status_code not in _REDIRECTS or "location" not in response.headers:
                     return await _body(response)
@@ -117,15 +111,33 @@ class Fetcher:
                 await response.aclose()
         raise StageUnavailable(f"More than {MOST_HOPS} redirects.")
 
-    async def _address(self, url: httpx.URL, private: bool) -> str:
+    async def _sent(self, url: httpx.URL, addresses: Sequence[str], headers: Mapping[str, str]) -> httpx.Response:
+        """From the first address that a connection can be made to."""
+        sent = {"user-agent": "assay", "accept-encoding": "identity", **headers, "host": url.netloc.decode()}
+        for place, address in enumerate(addresses, 1):
+            to, named = url.copy_with(host=address), {"sni_hostname": _name(url)}
+            request = self._client.build_request("GET", to, headers=sent, extensions=named)
+            try:
+                return await self._client.send(request, stream=True)
+            except httpx.ConnectError:
+                if place == len(addresses):
+                    raise
+        raise StageUnavailable("The host has no address.")
+
+    async def _addresses(self, url: httpx.URL, private: bool) -> Sequence[str]:
         if url.scheme not in ("http", "https") or not url.host or url.userinfo:
             raise InvalidRequest("Only plain http and https addresses are read.", "url")
-        if is_odd(url.host):
+        if is_odd(_name(url)):
             raise InvalidRequest("The host is a number in disguise.", "url")
-        addresses = await self._resolve(url.host, url.port or (443 if url.scheme == "https" else 80))
+        addresses = await self._resolve(_name(url), url.port or (443 if url.scheme == "https" else 80))
         if not addresses or not (private or all(map(is_public, addresses))):
             raise InvalidRequest("The host is not one of the public internet.", "url")
-        return addresses[0]
+        return addresses
+
+
+def _name(url: httpx.URL) -> str:
+    """As it goes over the wire: decoded, an international name would be encoded again by other rules, to another name."""
+    return url.raw_host.decode("ascii")
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:

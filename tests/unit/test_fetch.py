@@ -22,6 +22,8 @@ INTERNAL = {
     "169.254.169.254", "127.0.0.1", "10.0.0.5", "172.16.3.4", "192.168.1.1", "100.64.0.1", "0.0.0.0", "224.0.0.1",
     "::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "::ffff:127.0.0.1", "::ffff:10.0.0.5",
     "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "::127.0.0.1", "no address",
+    "::ffff:0:7f00:1", "64:ff9b:1::a9fe:a9fe", "fec0::1", "3fff::1", "5f00::1", "4000::1", "192.88.99.1", "192.0.0.8",
+    "2001:0:7f00:1::1", "2001:db8::1", "240.0.0.1", "255.255.255.255", "ff02::1",
 }  # fmt: skip
 
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -105,6 +107,33 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     (request,) = seen
     assert (request.url.host, request.url.port, request.headers["host"]) == (PUBLIC, 8443, "name.example:8443")
     assert request.extensions["sni_hostname"] == "name.example"
+
+
+@pytest.mark.parametrize("address", [PUBLIC, "2606:4700::1111", "64:ff9b::5db8:d70e", "8.8.8.8"])
+def test_the_open_internet_is_public(address: str) -> None:
+    assert is_public(address)
+
+
+async def test_an_international_name_is_looked_up_as_it_is_sent() -> None:
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        asked.append(host)
+        return (PUBLIC,)
+
+    await Fetcher(2, resolve=resolve, transport=httpx.MockTransport(fine)).get("http://xn--strae-oqa.example/")
+    assert asked == ["xn--strae-oqa.example"]
+
+
+async def test_a_dead_address_is_followed_by_the_next() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == PUBLIC:
+            raise httpx.ConnectError("dead")
+        return fine(request)
+
+    assert await fetcher(answer, {"two.example": (PUBLIC, "8.8.8.8")}).get("http://two.example/") == b"fine"
+    with pytest.raises(StageUnavailable):
+        await fetcher(answer, {"one.example": (PUBLIC,)}).get("http://one.example/")
 
 
 async def test_a_key_does_not_follow_a_redirect_to_another_origin() -> None:

@@ -19,6 +19,7 @@ from assay.schemas import Filter
 from assay.types import BucketInfo, DocumentQuery, Scope, SearchQuery
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, found, retriever, search, write
+from tests.wiring.index.pdf import pdf
 
 CONTRACTS = BucketSchema.model_validate(
     {
@@ -243,6 +244,33 @@ def test_lookups_have_windows(tmp_path: Path) -> None:
     assert {"One", "Two", "Deep"} <= set(fault.value.allowed)
     with pytest.raises(NotFound, match="no page '3'"):
         look(page=3)
+
+
+def test_a_filter_on_pages_binds_what_is_read_of_a_document(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", {})
+    (folder / "x.pdf").write_bytes(pdf("(The pump moves water.) Tj", pages=4))
+    ingest(folder, tmp_path / "index", schema=None)
+    r = retriever(tmp_path / "index")
+    spans = {hit.chunk.page: (hit.chunk.start, hit.chunk.end) for hit in search(r, "pump").hits}
+    doc = search(r, "pump").hits[0].chunk.doc_id
+    only = TypeAdapter[Filter](Filter).validate_python(where("page", "=", 2))
+    apart = TypeAdapter[Filter](Filter).validate_python(where("page", "in", [1, 2, 4]))
+
+    def look(filters: Filter, **window: Any) -> Any:
+        return asyncio.run(r.document_lookup(DocumentQuery(doc, (), filters, **window)))
+
+    for part in (look(only), look(only, page=2), look(only, span=(0, 10**6)), look(apart, page=2)):
+        assert part.span == spans[2]
+    assert look(apart).span == (spans[1][0], spans[2][1]), "neighbours as one, up to the first gap"
+    for window in ({"page": 3}, {"span": spans[3]}, {"span": (10**6, 10**7)}):
+        with pytest.raises(NotFound):
+            look(only, **window)
+    with pytest.raises(NotFound) as fault:
+        look(only, page=3)
+    assert fault.value.allowed == ("2",)
+    for hit in search(r, SearchQuery(("pump",), filters=only, context_chars=4000)).hits:
+        assert hit.context is not None
+        assert hit.context.span == spans[2]
 
 
 def test_text_around_a_match(index: Path, tmp_path: Path) -> None:

@@ -161,7 +161,9 @@ def test_external_entities_are_not_read(tmp_path: Path) -> None:
     assert "First chapter." in parsed.text
 
 
-@pytest.mark.parametrize("name", ["../outside.txt", "%2e%2e%2foutside.txt", "..\\outside.txt", "/outside.txt", "out\0side.txt"])
+@pytest.mark.parametrize(
+    "name", ["../outside.txt", "%2e%2e%2foutside.txt", "..\\outside.txt", "/outside.txt", "out\0side.txt"]
+)
 def test_a_name_inside_a_file_is_no_place(tmp_path: Path, name: str) -> None:
     """What is attached or packed is read where it lies: by whatever name, nothing is written outside of the index."""
     folder, index = tmp_path / "files", tmp_path / "index"
@@ -177,9 +179,7 @@ def test_a_name_inside_a_file_is_no_place(tmp_path: Path, name: str) -> None:
     before, roots = set(tmp_path.rglob("*")), set(Path("/").iterdir())
     encoder = WordEncoder()
     with Parser(Limits(seconds=30, memory_bytes=700_000_000)) as parser:
-        run = Ingestion(
-            Layout(str(index)), "docs", find_sources([folder], folder), encoder, encoder.embed_now, parser
-        )
+        run = Ingestion(Layout(str(index)), "docs", find_sources([folder], folder), encoder, encoder.embed_now, parser)
         report = run.run()
     made = {path for path in set(tmp_path.rglob("*")) - before if path != index and index not in path.parents}
     assert made == set()

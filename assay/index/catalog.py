@@ -256,7 +256,7 @@ def _key(buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> 
 
 
 def _blocking(parts: Sequence[Filter], masks: Sequence[Mask], inside: Mask) -> tuple[Filter, int]:
-    """Of the rows ``inside``: the part without which the most are left; of those that help alike, the one that the fewest pass."""
+    """Of the rows ``inside``: the part without which the most are left; of equal ones, that which the fewest pass."""
     passed = np.sum(masks, axis=0, dtype=np.int32)
     almost = inside & (passed == len(masks) - 1)  # where one part alone fails
     without = [int(np.count_nonzero(almost & ~mask)) for mask in masks]

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from assay.client import Client
+from assay.errors import AssayError
 from assay.schemas import SearchRequest
 from assay.serve_config import load
 from deployments.local import LocalGraph
@@ -107,7 +109,7 @@ class Load:
                     uris = [hit.uri for hit in found.hits]
                     assert len(uris) == len(set(uris)), "an old and a new text of one document"
                     self.versions.append(found.index_version)
-                except Exception as fault:
+                except (AssertionError, AssayError, httpx.HTTPError) as fault:
                     self.faults.append(fault)
 
 

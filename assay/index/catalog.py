@@ -27,6 +27,7 @@ from assay.schemas import Facet, FacetValue, Filter, Predicate
 from assay.types import BucketInfo, DocumentInfo, FieldInfo
 
 _CACHED_SETS = 64
+_CACHED_BUCKETS = 16
 _CHUNKS = ["id", "doc_id", "page"]
 _HEAVY = frozenset(["text", "sha256", "file_metadata", "given_metadata"])
 _FACET_VALUES = 50
@@ -63,10 +64,11 @@ class Catalog:
         if held.null_count:
             raise IndexFault(f"the store has chunks of no document; {RESTORE}")
         self.document: NDArray[np.int32] = held.to_numpy().astype(np.int32)[self.offsets]
-        self._chunks = table.select(["page"]).take(self.offsets)
+        self._of_chunks = {"page": table["page"].take(self.offsets).cast(pa.float64())}
         self._schemas = schemas
         self.buckets = self._count_buckets()
         self._cache: OrderedDict[str, Allowed] = OrderedDict()
+        self._of_buckets: OrderedDict[tuple[str, ...], Mask] = OrderedDict()
         self._lock = threading.Lock()
 
     def allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed:
@@ -97,7 +99,9 @@ class Catalog:
 
     def column(self, field: Field) -> pa.ChunkedArray:
         """``filters.Frame``: numbers as floats, exact up to 2**53."""
-        column = (self._chunks if field.of_chunks else self._documents)[field.column]
+        if field.of_chunks:
+            return self._of_chunks[field.column]
+        column = self._documents[field.column]
         return column.cast(pa.float64()) if field.type == "number" else column
 
     def spread(self, documents: Mask) -> Mask:
@@ -205,17 +209,33 @@ class Catalog:
         if filters is not None:
             compile_filter(filters, fields)  # as a whole first: its faults are told by their place in the request
             parts += terms_of(filters)
-        within = [Predicate(field="bucket", op="in", value=sorted(set(buckets)))] if buckets else []
-        if not parts and not within:
-            return Allowed(len(self.ids), None)
-        held = [compile_filter(part, fields)(self) for part in (*within, *parts)]
+        inside = self._inside(buckets)
+        if not parts:
+            return Allowed(len(self.ids) if inside is None else int(np.count_nonzero(inside)), inside)
+        held = [compile_filter(part, fields)(self) for part in parts]
         mask = over_chunks(all_of(held, self), self)
-        count = int(np.count_nonzero(mask))
-        if count or not parts:
+        mask = mask if inside is None else mask & inside
+        if count := int(np.count_nonzero(mask)):
             return Allowed(count, mask)
-        masks = [over_chunks(part, self) for part in held]
-        inside = masks[0] if within else np.ones(len(self.ids), np.bool_)
-        return Allowed(0, mask, *_blocking(parts, [part & inside for part in masks[len(within) :]], inside))
+        everywhere = np.ones(len(self.ids), np.bool_) if inside is None else inside
+        masks = [over_chunks(part, self) & everywhere for part in held]
+        return Allowed(0, mask, *_blocking(parts, masks, everywhere))
+
+    def _inside(self, buckets: Sequence[str]) -> Mask | None:
+        """The rows of some buckets, None for all: kept, since the same ones come with ever new filters."""
+        if not buckets:
+            return None
+        names = tuple(sorted(set(buckets)))
+        with self._lock:
+            held = self._of_buckets.get(names)
+        if held is None:
+            test = compile_filter(Predicate(field="bucket", op="in", value=list(names)))
+            held = over_chunks(test(self), self)
+            with self._lock:
+                self._of_buckets[names] = held
+                while len(self._of_buckets) > _CACHED_BUCKETS:
+                    self._of_buckets.popitem(last=False)
+        return held
 
     def _count_buckets(self) -> dict[str, BucketInfo]:
         """Those that hold documents, and those that have a schema."""

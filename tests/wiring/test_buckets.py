@@ -247,7 +247,8 @@ def test_lookups_have_windows(tmp_path: Path) -> None:
 
 
 def test_a_filter_on_pages_binds_what_is_read_of_a_document(tmp_path: Path) -> None:
-    folder = write(tmp_path / "a", {})
+    folder = tmp_path / "a"
+    folder.mkdir()
     (folder / "x.pdf").write_bytes(pdf("(The pump moves water.) Tj", pages=4))
     ingest(folder, tmp_path / "index", schema=None)
     r = retriever(tmp_path / "index")

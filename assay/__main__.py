@@ -12,7 +12,7 @@ COMMANDS = {
     "delete": ("assay.cli.delete", "Take documents out of an index."),
     "compact": ("assay.cli.compact", "Merge what many ingestions left."),
     "buckets": ("assay.cli.buckets", "Show, infer and set the buckets' schemas."),
-    "search": ("assay.cli.search", "Search an index, without a running graph."),
+    "search": ("assay.cli.search", "Search an index of this machine, or a running graph's."),
     "calibrate": ("deployments.calibrate", "Fit how a model reranks and grades, on labelled data."),
     "eval": ("assay.cli.eval", "Measure how well searches rank, on judged queries."),
     "keys": ("assay.cli.keys", "Make, list and revoke API keys."),

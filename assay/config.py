@@ -380,6 +380,15 @@ class ConversationsConfig(_Config):
     )
 
 
+class ExtractionConfig(_Config):
+    """Metadata that a model reads out of documents as they are ingested: docs/buckets.md."""
+
+    engine: str | None = Field(default=None, description="A name of engines; none: fields are not extracted.")
+    tokens: int = Field(default=1200, ge=64, le=100_000, description="Of a document: title, headings, its beginning.")
+    concurrency: int = Field(default=8, ge=1, le=256, description="Documents that the model reads side by side.")
+    timeout_s: float = Field(default=60, gt=0, le=3600, description="For one document.")
+
+
 class IngressConfig(_Config):
     max_body_bytes: int = Field(default=1_000_000, ge=1000, le=1_000_000_000)
     max_ongoing: int = Field(default=32, ge=1, le=10_000, description="Questions in progress per ingress replica.")
@@ -416,6 +425,7 @@ class AppConfig(_Config):
     loop: LoopConfig = LoopConfig()
     tools: ToolsConfig = ToolsConfig()
     answers: AnswersConfig = AnswersConfig()
+    extraction: ExtractionConfig = ExtractionConfig()
     ingress: IngressConfig = IngressConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 
@@ -454,6 +464,11 @@ class AppConfig(_Config):
                 raise ValueError(f"{stage}.engine is '{name}', but engines has {sorted(self.engines)}")
             if not getattr(self, stage).implementation:
                 self._check_engine(stage, name)
+        if (engine := self.extraction.engine) is not None:
+            if engine not in self.engines:
+                raise ValueError(f"extraction.engine is '{engine}', but engines has {sorted(self.engines)}")
+            if not self.engines[engine].can & {"json_schema", "json_object"}:
+                raise ValueError(_lacks("extraction", engine, "json_schema", "values are JSON; name another engine"))
         return self
 
     def _check_engine(self, stage: str, name: str) -> None:

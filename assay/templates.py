@@ -22,6 +22,7 @@ HOLES: Mapping[str, tuple[str, ...]] = {
     "grade": ("question", "passage"),
     "listwise": ("best",),
     "support": ("quote", "claim"),
+    "extract": ("fields",),
     "prose": (),
     "list": (),
     "table": (),

@@ -127,7 +127,7 @@ def _answer(
     import ray
 
     progress = Progress(len(rows), len(journal.done))
-    with _connected(address, app):
+    with connected(address, app):
         # A block a row: an answer is handed on, and kept, as soon as it is there.
         dataset = ray.data.from_items([{"payload": row} for row in waiting], override_num_blocks=len(waiting))
         dataset = dataset.map(_payload)
@@ -143,7 +143,8 @@ def _payload(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _connected(address: str, app: str) -> Iterator[None]:
+def connected(address: str, app: str) -> Iterator[None]:
+    """To the Ray of a running graph. Raises ``SetupError`` where there is none."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
     from ray import serve

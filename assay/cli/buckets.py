@@ -72,18 +72,24 @@ def _show(index: str, bucket: str) -> None:
     from assay.index.buckets import dump_schema
     from assay.index.catalog import open_catalog
     from assay.index.files import Layout
+    from assay.index.snapshot import read_current
+    from assay.index.store import extracted_counts
 
-    catalog = open_catalog(Layout(index, reading=True))
+    layout = Layout(index, reading=True)
+    catalog = open_catalog(layout)
     rows = catalog.rows(catalog.allowed([bucket], None, None))
     schema = catalog.schema(bucket)
     facets = catalog.facets(list(schema.fields), rows, [bucket])
     held = {field.name: field.documents for field in catalog.buckets[bucket].fields}
+    read = extracted_counts(layout, read_current(layout).documents_version, bucket, schema)
     notes = {}
     for name, facet in facets.items():
         values = [f"{v.value}{'' if v.to is None else f' to {v.to}'} ({v.count})" for v in facet.values[:8]]
         more = len(facet.values) - len(values) + facet.more
         said = ", ".join([*values, *([f"and {more} more"] if more > 0 else [])])
-        notes[name] = f"in {held[name]} of {catalog.buckets[bucket].documents} documents{': ' if said else ''}{said}"
+        notes[name] = f"in {held[name]} of {catalog.buckets[bucket].documents} documents"
+        notes[name] += f", extracted in {read[name]}" if read.get(name) else ""
+        notes[name] += f"{': ' if said else ''}{said}"
     typer.echo(_plain(dump_schema(schema, notes)), nl=False)
 
 
@@ -106,11 +112,13 @@ def _set(index: str, bucket: str, file: Path | None) -> None:
             )
         store = Store(layout, state.embedder, state.checksum, state.dim)
         documents = store.documents(bucket).values()
-        lacking = [(held.uri, missing) for held in documents if (missing := typed(schema, held.metadata).missing)]
+        lacking = [
+            (held.uri, missing) for held in documents if (missing := typed(schema, held.metadata(schema)).missing)
+        ]
         if lacking:
             shown = "; ".join(f"{uri}: {', '.join(missing)}" for uri, missing in lacking[:_NAMED])
             raise SetupError(f"{len(lacking)} documents lack what the schema requires: {shown}", "schema")
-        problems = sum(len(typed(schema, held.metadata).problems) for held in documents)
+        problems = sum(len(typed(schema, held.metadata(schema)).problems) for held in documents)
         store.declare(bucket, schema)
         version = publish(layout, store).id
     unfit = f"; {problems} values do not fit it and are left out" if problems else ""

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.cli.buckets import inferred
+from assay.cli.extracting import Extracting
 from assay.cli.meter import Meter
 from assay.cli.settings import index_settings
 from assay.config import AppConfig, IndexConfig, Legs
@@ -79,6 +80,17 @@ def ingest(
     path_pattern: Annotated[
         list[str] | None, typer.Option(help="Metadata from paths, such as {type}/{name}.pdf; may be repeated.")
     ] = None,
+    extract_url: Annotated[
+        str | None,
+        typer.Option(
+            help="An OpenAI-compatible endpoint, with '/v1', that reads the schema's 'extract' fields out of documents. By "
+            "default the config's extraction.engine."
+        ),
+    ] = None,
+    extract_model: Annotated[str | None, typer.Option(help="The endpoint's name for its model.")] = None,
+    extract_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable that holds the endpoint's key.")
+    ] = None,
     rebuild: Annotated[bool, typer.Option(help="Build the legs anew from the store, as after damage.")] = False,
 ) -> None:
     """Read files into an index, and publish it: Markdown, text, HTML, PDF, Word, PowerPoint, Excel, CSV, JSON, mail, EPUB
@@ -98,7 +110,8 @@ def ingest(
         described = _Described(schema, infer_schema, yes, metadata, tuple(path_pattern or ()))
         keys = _keys(password or [], passwords)
         settings, legs = index_settings(config, uri=index, embedder=embedder)
-        how = _How(settings, legs, bucket, rebuild, keys, ray)
+        extracting = Extracting(config, extract_url, extract_model, extract_key_env)
+        how = _How(settings, legs, bucket, rebuild, keys, ray, extracting)
         done, interrupted = _run(paths, base and base.resolve(), how, described, notes)
         _show(done, Console())
         if report is not None:
@@ -144,6 +157,7 @@ class _How:
     rebuild: bool
     passwords: tuple[str, ...]
     ray: str | None
+    extracting: Extracting
 
     @contextmanager
     def reads(self) -> Iterator[Reads | None]:
@@ -198,9 +212,19 @@ def _run(paths: list[Path], base: Path | None, how: _How, described: _Described,
     encoder = SentenceEmbedder(resolve_model(how.index.embedder, Path(AppConfig().cache)), how.index.embed_device)
     with Parser(passwords=how.passwords) as parser:
         schema = described.wanted(sources, given, parser, notes)
-        with how.reads() as reads, Meter(notes) as meter:
+        with how.extracting.extract() as extract, how.reads() as reads, Meter(notes) as meter:
             run = Ingestion(
-                layout, how.bucket, sources, encoder, encoder.embed_now, parser, meter.show, reads, schema, given
+                layout,
+                how.bucket,
+                sources,
+                encoder,
+                encoder.embed_now,
+                parser,
+                meter.show,
+                reads,
+                schema,
+                given,
+                extract,
             )
             try:
                 return run.run(how.legs, rebuild=how.rebuild), False
@@ -229,6 +253,9 @@ def _show(done: Report, out: Console) -> None:
     if done.unused_rows:
         names = ", ".join(done.unused_rows[:_LISTED])
         out.print(f"rows of the table that are of no file: {_plain(names)}", markup=False, highlight=False)
+    if done.not_asked:
+        said = "fields that a model should extract, and none is named (--extract-url, or extraction.engine of --config)"
+        out.print(f"{said}: {', '.join(done.not_asked)}", markup=False, highlight=False, soft_wrap=True)
     size = f"{done.bytes / 1e6:.1f} MB in {done.seconds:.1f} s" if done.bytes else ""
     speed = f", {chunks / done.seconds:.1f} passages/s" if chunks and done.seconds else ""
     did = "; ".join(filter(None, (", ".join(named) or "no files", f"{chunks} new passages{version}", size + speed)))

@@ -35,7 +35,9 @@ _ARROW: dict[FieldType, pa.DataType] = {
 
 class FieldSchema(BaseModel):
     """One field. ``from`` are other names that sources have for it; ``format`` is how its dates are written, as of
-    ``strptime``, where that is not ISO 8601; ``extract``: a model may look for it in the text."""
+    ``strptime``, where that is not ISO 8601; ``values``: all that a text, or an item of a list, may be.
+
+    ``extract``: where no source has it, a model looks for it in the text. ``stated``: what it finds must stand there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -44,12 +46,16 @@ class FieldSchema(BaseModel):
     description: str = Field(default="", max_length=500)
     from_: tuple[str, ...] = Field(default=(), alias="from", max_length=8)
     format: str | None = Field(default=None, max_length=40)
+    values: tuple[str, ...] = Field(default=(), max_length=200)
     extract: bool = False
+    stated: bool = True
 
     @model_validator(mode="after")
     def _format_of_dates(self) -> "FieldSchema":
         if self.format is not None and self.type != "date":
             raise ValueError("'format' is of dates alone")
+        if self.values and self.type not in ("text", "list"):
+            raise ValueError("'values' are of texts and lists alone")
         return self
 
 
@@ -91,14 +97,19 @@ def fields_of(schema: BucketSchema) -> dict[str, filters.Field]:
     return {name: filters.Field(f.type, column_of(name, f.type)) for name, f in schema.fields.items()}
 
 
+def says(name: str, field: FieldSchema, raw: Mapping[str, Raw]) -> str | None:
+    """The key by which raw metadata gives a field a value; None where it gives none."""
+    key = next((key for key in (name, *field.from_) if key in raw), None)
+    return None if key is None or raw[key] in ("", []) else key
+
+
 def typed(schema: BucketSchema, raw: Mapping[str, Raw]) -> Typed:
     """``missing``: required fields without a value that fits."""
     values: dict[str, Value] = {}
     problems = []
     known = {key for name, field in schema.fields.items() for key in (name, *field.from_)}
     for name, field in schema.fields.items():
-        key = next((key for key in (name, *field.from_) if key in raw), None)
-        if key is None or raw[key] in ("", []):
+        if (key := says(name, field, raw)) is None:
             continue
         try:
             value = _value(raw[key], field)
@@ -174,6 +185,13 @@ def _fits(value: Raw, kind: FieldType) -> bool:
 
 def _value(raw: Raw, field: FieldSchema) -> Value:
     """Raises ``ValueError`` that says what is wanted."""
+    value = _of_type(raw, field)
+    if field.values and (odd := [v for v in (value if isinstance(value, list) else [value]) if v not in field.values]):
+        raise ValueError(f"is not one of the field's values: {', '.join(map(str, odd))[:80]}")
+    return value
+
+
+def _of_type(raw: Raw, field: FieldSchema) -> Value:
     if field.type == "list":
         return _list(raw)
     if isinstance(raw, list):

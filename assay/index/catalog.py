@@ -29,7 +29,7 @@ from assay.types import BucketInfo, DocumentInfo, FieldInfo
 _CACHED_SETS = 64
 _CACHED_BUCKETS = 16
 _CHUNKS = ["id", "doc_id", "page"]
-_HEAVY = frozenset(["text", "sha256", "file_metadata", "given_metadata"])
+_HEAVY = frozenset(["text", "sha256", "file_metadata", "given_metadata", "extracted_metadata"])
 _FACET_VALUES = 50
 _FACET_RANGES = 6
 _NAMED_VALUES, _NAMED_CHARS = 40, 60  # of a field whose values a plan can choose among

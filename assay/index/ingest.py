@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 
 from assay.config import Legs
 from assay.errors import ParseFault, SetupError
-from assay.index.buckets import BUCKET, BucketSchema, typed
+from assay.index.buckets import BUCKET, BucketSchema, FieldSchema, typed
 from assay.index.chunk import CHUNKER, Passage, chunk, passage_text
 from assay.index.embed import Encoder
+from assay.index.extract import Document, Extracted, Extraction, lacking, merged
 from assay.index.files import Layout, interrupt_after
 from assay.index.metadata import Given
 from assay.index.mirror import publish, writing
@@ -32,6 +34,7 @@ from assay.index.store import Entry, Held, Store
 Outcome = Literal["ingested", "replaced", "described", "unchanged", "skipped", "failed"]
 
 _STEP = 64
+_ASKED = 16  # documents that are read before a model is asked about them
 _BATCH_CHUNKS = 256  # what is embedded and committed at a time: about 20 s of work on two cores
 _SKIPPED = frozenset(["unsupported", "empty", "sidecar"])  # nothing is lost without them, so they are no failure
 
@@ -72,6 +75,8 @@ class Report:
     """Metadata that the bucket's schema does not name: in how many files."""
     unused_rows: list[str] = field(default_factory=list)
     """Rows of the metadata table that are of no file."""
+    not_asked: list[str] = field(default_factory=list)
+    """Fields that a model should have read out of documents, where the run had none."""
 
     def count(self, outcome: Outcome) -> int:
         return sum(row.outcome == outcome for row in self.rows)
@@ -91,6 +96,7 @@ class Report:
             "chunks_per_s": round(chunks / self.seconds, 1) if self.seconds else None,
             "undeclared": self.undeclared,
             "unused_rows": self.unused_rows,
+            "not_asked": self.not_asked,
             "rows": [asdict(row) for row in self.rows],
         }
 
@@ -122,6 +128,7 @@ class Read:
     notes: Sequence[str] = ()
     file_metadata: Mapping[str, Raw] = field(default_factory=dict)
     given: Mapping[str, Raw] = field(default_factory=dict)
+    extracted: Mapping[str, Extracted] = field(default_factory=dict)
     problems: Sequence[str] = ()
     vectors: NDArray[np.float32] | None = None
 
@@ -133,12 +140,16 @@ class _Described:
     source: Source
     doc_id: str
     given: Mapping[str, Raw]
+    extracted: Mapping[str, Extracted]
     problems: Sequence[str]
 
 
 # What all files come to, in any order, with the hashes of the documents that are known. A ``Row`` is of one with nothing
 # to store.
 Reads = Callable[[Sequence[Source], Mapping[str, str]], Iterator[Read | Row]]
+
+# What a model makes of documents, each with the fields that it is to find.
+Extract = Callable[[Sequence[tuple[Document, Mapping[str, FieldSchema]]]], Sequence[Extraction]]
 
 
 def find_sources(paths: Sequence[Path], base: Path | None = None) -> list[Source]:
@@ -204,8 +215,10 @@ class Ingestion:
         reads: Reads | None = None,
         schema: BucketSchema | None = None,
         given: Given | None = None,
+        extract: Extract | None = None,
     ) -> None:
-        """``schema``: None for the one that the bucket has; ``given``: what is said of the files from outside of them."""
+        """``schema``: None for the one that the bucket has; ``given``: what is said of the files from outside of them;
+        ``extract``: who finds the fields whose schema says so; without it they stay as they are, which the report says."""
         if not BUCKET.fullmatch(bucket):
             raise SetupError(f"a bucket's name has letters, digits and . _ - only; '{bucket[:80]}' does not", "bucket")
         self.report = Report(bucket)
@@ -215,6 +228,7 @@ class Ingestion:
         self._begun = time.monotonic()
         self._wanted, self._schema = schema, schema or BucketSchema()
         self._given = given or Given([source.path for source in sources])
+        self._extract = extract
         self._undeclared: Counter[str] = Counter()
         self._total_bytes = sum(source.size for source in sources)
         self._bytes = self._chunks = 0
@@ -240,8 +254,9 @@ class Ingestion:
         held = store.documents(self.report.bucket)
         batch: list[Read] = []
         described: list[_Described] = []
-        for read in self._reads(self._documents(), {doc_id: document.sha256 for doc_id, document in held.items()}):
-            done = self._with_metadata(read, held)
+        known = {doc_id: document.sha256 for doc_id, document in held.items()}
+        for read, extraction in self._extracted(self._reads(self._documents(), known), store, held):
+            done = self._with_metadata(read, held, extraction)
             if isinstance(done, Row):
                 self._tell(self._source_of[done.uri], done)
             elif isinstance(done, _Described):
@@ -262,27 +277,69 @@ class Ingestion:
                 self._tell(source, Row(source.uri, "skipped", reason="sidecar", message=said))
         return [source for source in self._sources if source.path not in self._given.sidecars]
 
-    def _with_metadata(self, read: Read | Row, held: Mapping[str, Held]) -> Read | Row | _Described:
-        """What is said of a file from outside, with it; a ``Row`` where its metadata fails it, or where nothing is new."""
+    def _extracted(
+        self, reads: Iterator[Read | Row], store: Store, held: Mapping[str, Held]
+    ) -> Iterator[tuple[Read | Row, Extraction]]:
+        """Each with what a model finds in it, for the fields that nothing else gives; a few documents at a time."""
+        if not (wanted := [name for name, f in self._schema.fields.items() if f.extract]) or self._extract is None:
+            self.report.not_asked = wanted
+            yield from ((read, Extraction()) for read in reads)
+            return
+        while group := list(islice(reads, _ASKED)):
+            lacks = [self._lacks(read, held) for read in group]
+            stored = [doc_id for doc_id, fields in lacks if fields and doc_id in held]
+            outlines = store.outlines(stored) if stored else {}
+            asked = [
+                (_outline(read) if isinstance(read, Read) else outlines[doc_id], fields)
+                for read, (doc_id, fields) in zip(group, lacks, strict=True)
+                if fields
+            ]
+            found = iter(self._extract(asked) if asked else ())
+            for read, (_, fields) in zip(group, lacks, strict=True):
+                yield read, next(found) if fields else Extraction()
+
+    def _lacks(self, read: Read | Row, held: Mapping[str, Held]) -> tuple[str, Mapping[str, FieldSchema]]:
+        """A document, and the fields that a model is to be asked for."""
+        if (isinstance(read, Row) and read.outcome != "unchanged") or (isinstance(read, Read) and not read.passages):
+            return "", {}
+        source = self._source_of[read.uri] if isinstance(read, Row) else read.source
+        doc_id = doc_id_of(self.report.bucket, source.uri)
+        own = read.file_metadata if isinstance(read, Read) else held[doc_id].file_metadata
+        try:
+            said = {**own, **self._given.of(source.uri, source.path)}
+        except ParseFault:  # which ``_with_metadata`` tells
+            return doc_id, {}
+        return doc_id, lacking(self._schema, said, {} if isinstance(read, Read) else held[doc_id].extracted)
+
+    def _with_metadata(
+        self, read: Read | Row, held: Mapping[str, Held], extraction: Extraction
+    ) -> Read | Row | _Described:
+        """What is said of a file, with it; a ``Row`` where its metadata fails it, or where nothing is new."""
         if isinstance(read, Row) and read.outcome != "unchanged":
             return read
-        source = self._source_of[read.uri] if isinstance(read, Row) else read.source
+        source, lost = self._source_of[read.uri] if isinstance(read, Row) else read.source, extraction.problems
         try:
             given = self._given.of(source.uri, source.path)
             if isinstance(read, Read):
-                problems = self._check({**read.file_metadata, **given}) if read.passages else ()
-                return replace(read, given=given, problems=problems)
-            doc_id = doc_id_of(self.report.bucket, source.uri)
-            problems = self._check({**held[doc_id].file_metadata, **given})
+                extracted = extraction.fields
+                problems = self._check({**read.file_metadata, **given}, extracted, lost) if read.passages else ()
+                return replace(read, given=given, extracted=extracted, problems=problems)
+            document = held[doc_id_of(self.report.bucket, source.uri)]
+            extracted = {**document.extracted, **extraction.fields}
+            problems = self._check({**document.file_metadata, **given}, extracted, lost)
         except ParseFault as e:
             return Row(source.uri, "failed", reason=e.reason, message=e.message)
-        if given != held[doc_id].given_metadata:
-            return _Described(source, doc_id, given, problems)
+        if given != document.given_metadata or extraction.fields:
+            return _Described(source, doc_id_of(self.report.bucket, source.uri), given, extracted, problems)
         return Row(source.uri, "unchanged", 0, *_said(problems))
 
-    def _check(self, raw: Mapping[str, Raw]) -> tuple[str, ...]:
-        """What of a file's metadata cannot be used. Raises ``ParseFault`` where a required field is missing."""
-        found = typed(self._schema, raw)
+    def _check(
+        self, said: Mapping[str, Raw], extracted: Mapping[str, Extracted], lost: Sequence[str]
+    ) -> tuple[str, ...]:
+        """What of a file's metadata cannot be used, with what was ``lost`` before. Raises ``ParseFault`` where a required field
+        is missing."""
+        found = typed(self._schema, merged(self._schema, said, extracted))
+        found = found._replace(problems=(*found.problems, *lost))
         if found.missing:
             why = "".join(f"; {problem}" for problem in found.problems)
             raise ParseFault(f"required, and not there: {', '.join(found.missing)}{why}", "metadata")
@@ -295,7 +352,7 @@ class Ingestion:
         self.report.unused_rows = list(self._given.unused_rows)
         told = {doc_id_of(self.report.bucket, uri) for uri in self._source_of}
         for doc_id, document in held.items():
-            if doc_id not in told and (missing := typed(self._schema, document.metadata).missing):
+            if doc_id not in told and (missing := typed(self._schema, document.metadata(self._schema)).missing):
                 message = f"required, and not there: {', '.join(missing)}"
                 self.report.rows.append(Row(document.uri, "unchanged", reason="metadata", message=message))
 
@@ -356,7 +413,7 @@ class Ingestion:
                 if not r.passages:
                     why = ("empty", "the file holds no text any more; its old text is out of the index")
                 self._tell(r.source, Row(r.source.uri, r.outcome, len(r.passages), *why))
-            store.describe({d.doc_id: d.given for d in described})
+            store.describe({d.doc_id: (d.given, d.extracted) for d in described})
             for d in described:
                 self._tell(d.source, Row(d.source.uri, "described", 0, *_said(d.problems)))
 
@@ -375,6 +432,7 @@ class Ingestion:
             vectors=r.vectors,
             file_metadata=r.file_metadata,
             given_metadata=r.given,
+            extracted=r.extracted,
         )
 
     def _embedded(self, texts: Sequence[str], batch_bytes: int) -> NDArray[np.float32]:
@@ -403,6 +461,11 @@ def _said(problems: Sequence[str], notes: Sequence[str] = ()) -> tuple[str, ...]
     if not problems and not notes:
         return ()
     return "partial" if notes else "metadata", "; ".join([*notes, *problems])
+
+
+def _outline(read: Read) -> Document:
+    headings = dict.fromkeys(heading for passage in read.passages for heading in passage.heading)
+    return Document(read.title, tuple(headings), read.text)
 
 
 def _hash(data: bytes) -> str:

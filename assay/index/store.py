@@ -8,6 +8,7 @@ the newest version, only at the one that a snapshot or the state names.
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from assay.errors import IndexFault
 from assay.index.buckets import BucketSchema, arrow_of, column_of, typed
 from assay.index.chunk import Passage
+from assay.index.extract import Document, Extracted, dumps, loads, merged
 from assay.index.files import RESTORE, Layout, sync_tree, write_atomic
 from assay.index.filters import INSTANT
 from assay.index.parse.parsed import Raw
@@ -47,8 +49,12 @@ _DOCUMENTS = pa.schema(
         ("ingested_at", INSTANT),
         ("file_metadata", pa.string()),  # JSON: what the file says of itself, and what is said from outside of it;
         ("given_metadata", pa.string()),  # a changed schema reads them anew, a changed table needs no parsing
+        ("extracted_metadata", pa.string()),  # JSON: what a model was asked, and said: see extract.dumps
     ]
 )  # and a column for every field of a bucket: see buckets.column_of
+
+
+_METADATA = ("file_metadata", "given_metadata", "extracted_metadata")
 
 
 def _chunks_schema(dim: int) -> pa.Schema:
@@ -110,6 +116,7 @@ class Entry:
     vectors: NDArray[np.float32]
     file_metadata: Mapping[str, Raw] = field(default_factory=dict)
     given_metadata: Mapping[str, Raw] = field(default_factory=dict)
+    extracted: Mapping[str, Extracted] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +127,16 @@ class Held:
     sha256: str
     file_metadata: Mapping[str, Raw]
     given_metadata: Mapping[str, Raw]
+    extracted: Mapping[str, Extracted] = field(default_factory=dict)
 
     @property
-    def metadata(self) -> dict[str, Raw]:
-        """Merged; what is said from outside counts before what the file says."""
+    def said(self) -> dict[str, Raw]:
+        """What is said from outside counts before what the file says."""
         return {**self.file_metadata, **self.given_metadata}
+
+    def metadata(self, schema: BucketSchema) -> dict[str, Raw]:
+        """All of it, merged; what a model has read comes last."""
+        return merged(schema, self.said, self.extracted)
 
 
 @contextmanager
@@ -157,18 +169,27 @@ class Store:
         with reading():
             self._undo_leftovers()
             self._check_state()
+            self._add_columns()
 
     def documents(self, bucket: str) -> dict[str, Held]:
         """By doc_id, of those that a bucket holds."""
-        columns = ["doc_id", *Held.__slots__]
+        columns = ["doc_id", "uri", "sha256", *_METADATA]
         with reading():
             rows = self._documents().to_table(columns=columns, filter=pc.field("bucket") == bucket).to_pylist()
-            return {
-                row["doc_id"]: Held(
-                    row["uri"], row["sha256"], json.loads(row["file_metadata"]), json.loads(row["given_metadata"])
-                )
-                for row in rows
-            }
+            return {row["doc_id"]: Held(row["uri"], row["sha256"], *metadata_of(row)) for row in rows}
+
+    def outlines(self, doc_ids: Collection[str]) -> dict[str, Document]:
+        """Documents as a model reads them."""
+        which = pc.field("doc_id").isin(sorted(doc_ids))
+        with reading():
+            rows = self._documents().to_table(columns=["doc_id", "title", "text"], filter=which).to_pylist()
+            chunks = self._chunks().to_table(columns=["doc_id", "ordinal", "heading"], filter=which).to_pylist()
+        headings: dict[str, dict[str, None]] = {}
+        for chunk in sorted(chunks, key=lambda chunk: chunk["ordinal"]):
+            headings.setdefault(chunk["doc_id"], {}).update(dict.fromkeys(chunk["heading"]))
+        return {
+            row["doc_id"]: Document(row["title"], tuple(headings.get(row["doc_id"], ())), row["text"]) for row in rows
+        }
 
     def schema_of(self, bucket: str) -> BucketSchema:
         return self.state.buckets.get(bucket, BucketSchema())
@@ -188,12 +209,16 @@ class Store:
             self._rewrite(pc.field("bucket") == bucket, lambda row: {**row, **dict.fromkeys(old)})
         self._commit(self._chunks().latest_version, self._documents().latest_version, self.state.next_id)
 
-    def describe(self, given: Mapping[str, Mapping[str, Raw]]) -> None:
-        """Other metadata from outside for documents, by doc_id; their texts, chunks and vectors stay."""
-        if not given:
+    def describe(self, said: Mapping[str, tuple[Mapping[str, Raw], Mapping[str, Extracted]]]) -> None:
+        """Other metadata for documents, by doc_id: what is given from outside, and what is extracted. Their texts, chunks and
+        vectors stay."""
+        if not said:
             return
-        said = {doc_id: json.dumps(metadata) for doc_id, metadata in given.items()}
-        self._rewrite(pc.field("doc_id").isin(list(given)), lambda row: {**row, "given_metadata": said[row["doc_id"]]})
+        columns = {
+            doc_id: {"given_metadata": json.dumps(dict(given)), "extracted_metadata": dumps(extracted)}
+            for doc_id, (given, extracted) in said.items()
+        }
+        self._rewrite(pc.field("doc_id").isin(list(said)), lambda row: {**row, **columns[row["doc_id"]]})
         self._commit(self.state.chunks, self._documents().latest_version, self.state.next_id)
 
     def _rewrite(self, which: pc.Expression, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -211,7 +236,8 @@ class Store:
     def _with_values(self, row: dict[str, Any]) -> dict[str, Any]:
         """A document's row with the columns of its bucket's fields."""
         schema = self.schema_of(row["bucket"])
-        raw = {**json.loads(row["file_metadata"]), **json.loads(row["given_metadata"])}
+        own, given, extracted = metadata_of(row)
+        raw = merged(schema, {**own, **given}, extracted)
         values = typed(schema, raw).values if schema.fields else {}
         return {**row, **{column_of(n, f.type): values.get(n) for n, f in schema.fields.items()}}
 
@@ -310,6 +336,13 @@ class Store:
             versions.append(lance.dataset(uri).version)
         if versions != [self.state.chunks, self.state.documents]:
             self._commit(versions[0], versions[1], self.state.next_id, same=True)
+
+    def _add_columns(self) -> None:
+        """Those that an older version did not write yet."""
+        documents = self._documents()
+        if new := [column for column in _DOCUMENTS if column.name not in documents.schema.names]:
+            documents.add_columns(pa.schema(new))
+            self._commit(self.state.chunks, self._documents().latest_version, self.state.next_id)
 
     def _check_state(self) -> None:
         """What a damaged state would do most harm with: an id used twice, vectors of another length."""
@@ -437,4 +470,23 @@ def _document_row(e: Entry, instant: datetime) -> dict[str, Any]:
         "ingested_at": instant,
         "file_metadata": json.dumps(dict(e.file_metadata)),
         "given_metadata": json.dumps(dict(e.given_metadata)),
+        "extracted_metadata": dumps(e.extracted),
     }
+
+
+def metadata_of(row: Mapping[str, Any]) -> tuple[dict[str, Raw], dict[str, Raw], dict[str, Extracted]]:
+    """Of a document's row: what the file says, what is said from outside, and what a model has read."""
+    return json.loads(row["file_metadata"]), json.loads(row["given_metadata"]), loads(row["extracted_metadata"])
+
+
+def extracted_counts(layout: Layout, version: int, bucket: str, schema: BucketSchema) -> dict[str, int]:
+    """Field -> in how many of a bucket's documents a model has read its value."""
+    documents = open_dataset(layout.documents, version)
+    if _METADATA[-1] not in documents.schema.names:
+        return {}
+    with reading():
+        rows = documents.to_table(columns=list(_METADATA), filter=pc.field("bucket") == bucket).to_pylist()
+    counts: Counter[str] = Counter()
+    for own, given, extracted in map(metadata_of, rows):
+        counts.update(merged(schema, {**own, **given}, extracted).keys() - own.keys() - given.keys())
+    return dict(counts)

@@ -1,0 +1,198 @@
+"""Metadata that a language model reads out of documents: fields whose schema says ``extract``, and that nothing else gave.
+
+The model sees the title, the headings and the beginning, and answers under a JSON schema made from the fields. What it says is
+held against the document: a text, a number or a date that does not stand there is dropped, and the report says so.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from assay.config import ExtractionConfig
+from assay.errors import AssayError, BadModelOutput, Overloaded, StageTimeout, StageUnavailable
+from assay.index.buckets import BucketSchema, FieldSchema, says, typed
+from assay.index.parse.parsed import Raw
+from assay.index.stated import stated
+from assay.inert import inert
+from assay.llm.tools import schema_fault
+from assay.ports import LLM, Tokenizer
+from assay.templates import Prompts
+from assay.types import Completion, CompletionRequest, Message
+
+_TEXT_CHARS, _ITEMS = 200, 16
+_TOKENS = {"text": 80, "number": 24, "date": 24, "boolean": 12, "list": 400}  # of an answer, its key included
+_HEADINGS = 40
+# After so many calls in a row that nobody answered, nobody is asked any more: each would wait for its whole time.
+_LOST = 4
+_VERSION = 1  # raised where the same field would be asked in another way
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """What a model was asked about a document. ``value``: None where the document does not say. ``asked``: how the field was
+    described then; a field that is described otherwise is asked anew."""
+
+    value: Raw | None
+    asked: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """``headings``: in order, each once. ``text``: all of it."""
+
+    title: str
+    headings: Sequence[str]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """``problems``: values that were dropped, or why there is none at all; the fields are then asked again by the next run."""
+
+    fields: Mapping[str, Extracted] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+def asked_of(schema: FieldSchema) -> str:
+    """Names the way in which a field is asked."""
+    said = json.dumps([_VERSION, schema.model_dump(mode="json", exclude={"required", "from_"})], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:12]
+
+
+def lacking(schema: BucketSchema, raw: Mapping[str, Raw], held: Mapping[str, Extracted]) -> dict[str, FieldSchema]:
+    """The fields that a model is to be asked for: no other source (``raw``) gave them, and none was asked in this way."""
+    return {
+        name: f
+        for name, f in schema.fields.items()
+        if f.extract and not says(name, f, raw) and (name not in held or held[name].asked != asked_of(f))
+    }
+
+
+def merged(schema: BucketSchema, raw: Mapping[str, Raw], held: Mapping[str, Extracted]) -> dict[str, Raw]:
+    """Raw metadata with what was extracted for fields that nothing else gave, as long as the schema wants that."""
+    found = {
+        name: held[name].value
+        for name, f in schema.fields.items()
+        if f.extract and name in held and not says(name, f, raw)
+    }
+    return {**{name: value for name, value in found.items() if value is not None}, **raw}
+
+
+def dumps(held: Mapping[str, Extracted]) -> str:
+    return json.dumps({name: [e.value, e.asked] for name, e in held.items()})
+
+
+def loads(text: str | None) -> dict[str, Extracted]:
+    """None and "" hold nothing: documents of an index that is older than extraction."""
+    return {name: Extracted(value, asked) for name, (value, asked) in json.loads(text or "{}").items()}
+
+
+class Extractor:
+    """Asks one model for the fields of many documents at once, at most ``config.concurrency`` of them side by side."""
+
+    def __init__(self, llm: LLM, tokenizer: Tokenizer, config: ExtractionConfig, prompts: Prompts = Prompts()) -> None:
+        self._llm, self._tokenizer, self._config, self._prompt = llm, tokenizer, config, prompts["extract"]
+        self._lost = 0
+
+    async def extract(self, asked: Sequence[tuple[Document, Mapping[str, FieldSchema]]]) -> list[Extraction]:
+        """In the order of what is asked."""
+        slots = asyncio.Semaphore(self._config.concurrency)
+        return list(await asyncio.gather(*(self._one(slots, document, fields) for document, fields in asked)))
+
+    async def _one(self, slots: asyncio.Semaphore, document: Document, fields: Mapping[str, FieldSchema]) -> Extraction:
+        async with slots:
+            if self._lost >= _LOST:
+                return _none(fields, f"not asked, since {_LOST} calls before it found no model")
+            try:
+                async with asyncio.timeout(self._config.timeout_s):
+                    done = await self._llm.complete(self._request(document, fields))
+                self._lost = 0
+                return _checked(_answer(done, fields), document, fields)
+            except TimeoutError:
+                self._lost += 1
+                return _none(fields, f"timeout after {self._config.timeout_s:.0f} s")
+            except AssayError as fault:
+                self._lost += isinstance(fault, StageUnavailable | StageTimeout | Overloaded)
+                return _none(fields, str(fault))
+
+    def _request(self, document: Document, fields: Mapping[str, FieldSchema]) -> CompletionRequest:
+        """The fields first: they are the same for all documents of a bucket, whose prompts then begin alike."""
+        headings = "\n".join(document.headings[:_HEADINGS])
+        shown = f"Title: {document.title}\n\nHeadings:\n{headings}\n\nText:\n{document.text.strip()}"
+        return CompletionRequest(
+            messages=(
+                Message("system", self._prompt.fill(fields="\n".join(_line(name, f) for name, f in fields.items()))),
+                Message("user", inert(self._tokenizer.truncate(shown, self._config.tokens))),
+            ),
+            max_tokens=16 + sum(_TOKENS[f.type] for f in fields.values()),
+            json_schema=schema_of(fields),
+        )
+
+
+def schema_of(fields: Mapping[str, FieldSchema]) -> str:
+    """The JSON schema of an answer: every field, with a value of its type or null. Every string and list is bounded."""
+    properties = {name: {"anyOf": [_value_schema(f), {"type": "null"}]} for name, f in fields.items()}
+    whole = {"type": "object", "properties": properties, "required": list(fields), "additionalProperties": False}
+    return json.dumps(whole, ensure_ascii=False)
+
+
+def _value_schema(f: FieldSchema) -> dict[str, Any]:
+    text = {"enum": list(f.values)} if f.values else {"type": "string", "minLength": 1, "maxLength": _TEXT_CHARS}
+    if f.type == "list":
+        return {"type": "array", "items": text, "maxItems": _ITEMS}
+    if f.type == "date":
+        return {"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}
+    return text if f.type == "text" else {"type": f.type}
+
+
+def _line(name: str, f: FieldSchema) -> str:
+    kind = {"date": "date as YYYY-MM-DD", "list": "list of texts", "boolean": "true or false"}.get(f.type, f.type)
+    choice = f", one of: {', '.join(f.values)}" if f.values else ""
+    return f"- {name} ({kind}{choice}){': ' if f.description else ''}{f.description}"
+
+
+def _answer(done: Completion, fields: Mapping[str, FieldSchema]) -> dict[str, Raw | None]:
+    if done.finish_reason != "stop":
+        raise BadModelOutput("the answer was cut off")
+    try:
+        said = json.loads(done.text)
+    except ValueError:
+        raise BadModelOutput("the answer is no JSON") from None
+    if fault := schema_fault(schema_of(fields), said, "the extracted values"):
+        raise BadModelOutput(fault)
+    return dict(said)
+
+
+def _checked(said: Mapping[str, Raw | None], document: Document, fields: Mapping[str, FieldSchema]) -> Extraction:
+    found: dict[str, Extracted] = {}
+    problems = []
+    text = f"{document.title}\n{document.text}"
+    for name, f in fields.items():
+        value, problem = _held(name, f, said[name], text)
+        found[name] = Extracted(value, asked_of(f))
+        problems += [problem] if problem else []
+    return Extraction(found, tuple(problems))
+
+
+def _held(name: str, f: FieldSchema, value: Raw | None, text: str) -> tuple[Raw | None, str]:
+    """The value as other sources would give it, or None and why."""
+    if value is None or value in ("", []):
+        return None, ""
+    if f.type == "list" and f.stated and isinstance(value, list):
+        kept = [item for item in value if stated(str(item), "text", text)]
+        lost = [str(item)[:80] for item in value if item not in kept]
+        return (kept or None), f"{name}: extracted {lost} do not stand in the document" if lost else ""
+    if f.type != "boolean" and f.stated and not isinstance(value, list) and not stated(value, f.type, text):
+        return None, f"{name}: the extracted {str(value)[:80]!r} does not stand in the document"
+    if f.type == "date" and f.format is not None:
+        value = date.fromisoformat(str(value)).strftime(f.format)
+    problems = typed(BucketSchema(fields={name: f}), {name: value}).problems
+    return (None, f"extracted {problems[0]}") if problems else (value, "")
+
+
+def _none(fields: Mapping[str, FieldSchema], why: str) -> Extraction:
+    return Extraction({}, (f"not extracted: {', '.join(fields)}: {why}",))

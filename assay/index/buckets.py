@@ -210,6 +210,8 @@ def _list(raw: Raw) -> list[str]:
 
 def _text(raw: str | float | bool) -> str:
     text = str(raw).lower() if isinstance(raw, bool) else str(raw)
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError("holds a lone surrogate, which is no character")
     if len(text) > _TEXT_CHARS:
         raise ValueError(f"has more than {_TEXT_CHARS} characters")
     return text

@@ -9,14 +9,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any
 
 from assay.config import ExtractionConfig
 from assay.errors import AssayError, BadModelOutput, Overloaded, StageTimeout, StageUnavailable
 from assay.index.buckets import BucketSchema, FieldSchema, says, typed
+from assay.index.filters import instant_of
 from assay.index.parse.parsed import Raw
-from assay.index.stated import stated
+from assay.index.stated import Statements
 from assay.inert import inert
 from assay.llm.tools import schema_fault
 from assay.ports import LLM, Tokenizer
@@ -42,11 +42,20 @@ class Extracted:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """``headings``: in order, each once. ``text``: all of it."""
+    """As a model reads it. ``headings``: in order, each once. ``text``: all of it."""
 
     title: str
     headings: Sequence[str]
     text: str
+
+    @classmethod
+    def of(cls, title: str, passages: Sequence[tuple[Sequence[str], str, bool]]) -> "Document":
+        """``passages``: headings, text, and whether it is hidden. What no reader sees is left out, unless there is nothing else,
+        as in a scan with a text layer."""
+        seen = [(heading, text) for heading, text, hidden in passages if not hidden]
+        seen = seen or [(heading, text) for heading, text, _ in passages]
+        headings = dict.fromkeys(name for heading, _ in seen for name in heading)
+        return cls(title, tuple(headings), "\n".join(text for _, text in seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,7 @@ def _answer(done: Completion, fields: Mapping[str, FieldSchema]) -> dict[str, Ra
 def _checked(said: Mapping[str, Raw | None], document: Document, fields: Mapping[str, FieldSchema]) -> Extraction:
     found: dict[str, Extracted] = {}
     problems = []
-    text = f"{document.title}\n{document.text}"
+    text = Statements("\n".join((document.title, *document.headings, document.text)))
     for name, f in fields.items():
         value, problem = _held(name, f, said[name], text)
         found[name] = Extracted(value, asked_of(f))
@@ -178,18 +187,18 @@ def _checked(said: Mapping[str, Raw | None], document: Document, fields: Mapping
     return Extraction(found, tuple(problems))
 
 
-def _held(name: str, f: FieldSchema, value: Raw | None, text: str) -> tuple[Raw | None, str]:
+def _held(name: str, f: FieldSchema, value: Raw | None, text: Statements) -> tuple[Raw | None, str]:
     """The value as other sources would give it, or None and why."""
     if value is None or value in ("", []):
         return None, ""
     if f.type == "list" and f.stated and isinstance(value, list):
-        kept = [item for item in value if stated(str(item), "text", text)]
+        kept = [item for item in value if text.have(str(item), "text")]
         lost = [str(item)[:80] for item in value if item not in kept]
         return (kept or None), f"{name}: extracted {lost} do not stand in the document" if lost else ""
-    if f.type != "boolean" and f.stated and not isinstance(value, list) and not stated(value, f.type, text):
+    if f.stated and not isinstance(value, list) and not text.have(value, f.type):
         return None, f"{name}: the extracted {str(value)[:80]!r} does not stand in the document"
-    if f.type == "date" and f.format is not None:
-        value = date.fromisoformat(str(value)).strftime(f.format)
+    if f.type == "date" and f.format is not None and (moment := instant_of(str(value))) is not None:
+        value = moment.strftime(f.format)
     problems = typed(BucketSchema(fields={name: f}), {name: value}).problems
     return (None, f"extracted {problems[0]}") if problems else (value, "")
 

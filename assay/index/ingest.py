@@ -464,8 +464,7 @@ def _said(problems: Sequence[str], notes: Sequence[str] = ()) -> tuple[str, ...]
 
 
 def _outline(read: Read) -> Document:
-    headings = dict.fromkeys(heading for passage in read.passages for heading in passage.heading)
-    return Document(read.title, tuple(headings), read.text)
+    return Document.of(read.title, [(p.heading, read.text[p.start : p.end], p.hidden) for p in read.passages])
 
 
 def _hash(data: bytes) -> str:

@@ -182,14 +182,13 @@ class Store:
         """Documents as a model reads them."""
         which = pc.field("doc_id").isin(sorted(doc_ids))
         with reading():
-            rows = self._documents().to_table(columns=["doc_id", "title", "text"], filter=which).to_pylist()
-            chunks = self._chunks().to_table(columns=["doc_id", "ordinal", "heading"], filter=which).to_pylist()
-        headings: dict[str, dict[str, None]] = {}
-        for chunk in sorted(chunks, key=lambda chunk: chunk["ordinal"]):
-            headings.setdefault(chunk["doc_id"], {}).update(dict.fromkeys(chunk["heading"]))
-        return {
-            row["doc_id"]: Document(row["title"], tuple(headings.get(row["doc_id"], ())), row["text"]) for row in rows
-        }
+            columns = ["doc_id", "title", "ordinal", "heading", "text", "hidden"]
+            rows = self._chunks().to_table(columns=columns, filter=which).to_pylist()
+        titles = {row["doc_id"]: row["title"] for row in rows}
+        passages: dict[str, list[tuple[Sequence[str], str, bool]]] = {doc_id: [] for doc_id in titles}
+        for row in sorted(rows, key=lambda row: row["ordinal"]):
+            passages[row["doc_id"]].append((row["heading"], row["text"], row["hidden"]))
+        return {doc_id: Document.of(title, passages[doc_id]) for doc_id, title in titles.items()}
 
     def schema_of(self, bucket: str) -> BucketSchema:
         return self.state.buckets.get(bucket, BucketSchema())

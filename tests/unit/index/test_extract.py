@@ -8,7 +8,7 @@ import pytest
 
 from assay.config import ExtractionConfig
 from assay.errors import StageUnavailable
-from assay.index.buckets import BucketSchema, FieldSchema
+from assay.index.buckets import BucketSchema, FieldSchema, typed
 from assay.index.extract import (
     Document,
     Extracted,
@@ -21,7 +21,7 @@ from assay.index.extract import (
     merged,
     schema_of,
 )
-from assay.index.stated import stated
+from assay.index.stated import Statements
 from assay.schemas import FieldType, Usage
 from assay.types import Completion, CompletionRequest
 from tests.fakes import ScriptedLLM, WordTokenizer
@@ -63,7 +63,7 @@ def extract(said: object, fields: Mapping[str, FieldSchema], tokens: int = 1200)
     ],
 )
 def test_what_stands_in_a_text(value: str | float | bool, kind: FieldType, there: bool) -> None:
-    assert stated(value, kind, TEXT) is there
+    assert Statements(TEXT).have(value, kind) is there
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,9 @@ def test_what_stands_in_a_text(value: str | float | bool, kind: FieldType, there
      "3 Feb 2001", "2001年2月3日", "this 3rd day of February, 2001."],
 )  # fmt: skip
 def test_a_date_is_known_however_it_is_written(written: str) -> None:
-    assert stated("2001-02-03", "date", f"signed {written} by both")
-    assert not stated("2001-02-13", "date", f"signed {written} by both")
+    text = Statements(f"signed {written} by both")
+    assert text.have("2001-02-03", "date")
+    assert not text.have("2001-02-13", "date")
 
 
 def test_the_schema_of_an_answer_has_each_field_with_null() -> None:
@@ -202,6 +203,31 @@ def test_extracted_values_come_last() -> None:
     assert loads(None) == {}
 
 
+def test_hidden_text_is_left_out_unless_there_is_nothing_else() -> None:
+    seen, hidden = (("A",), "seen", False), (("B",), "hidden", True)
+    assert Document.of("t", [seen, hidden, seen]) == Document("t", ("A",), "seen\nseen")
+    assert Document.of("t", [hidden]) == Document("t", ("B",), "hidden")
+
+
+def test_a_value_that_need_not_stand_there_must_still_be_one() -> None:
+    found, _ = extract(
+        {"signed": "2001-13-41", "name": "\ud800", "amount": float("inf"), "held": "2001-02-03"},
+        {
+            "signed": field("date", stated=False, format="%d.%m.%Y"),
+            "name": field("text", stated=False),
+            "amount": field("number", stated=False),
+            "held": field("date", stated=False, format="%d.%m.%Y"),
+        },
+    )
+    assert [e.value for e in found.fields.values()] == [None, None, None, "03.02.2001"]
+    assert len(found.problems) == 3
+
+
 def test_values_bind_every_source() -> None:
+    schema = BucketSchema(fields={"kind": FieldSchema(type="text", values=("a", "b")), "tags": FieldSchema(type="list", values=("a",))})
+    assert typed(schema, {"kind": "b", "tags": ["a"]}).values == {"kind": "b", "tags": ["a"]}
+    odd = typed(schema, {"kind": "c", "tags": ["a", "d"]})
+    assert odd.values == {}
+    assert [problem.split(" is not one of ")[0] for problem in odd.problems] == ["kind: 'c'", "tags: \"['a', 'd']\""]
     with pytest.raises(ValueError, match="texts and lists alone"):
         FieldSchema(type="number", values=("1",))

@@ -50,8 +50,8 @@ class Document:
 
     @classmethod
     def of(cls, title: str, passages: Sequence[tuple[Sequence[str], str, bool]]) -> "Document":
-        """``passages``: headings, text, and whether it is hidden. What no reader sees is left out, unless there is nothing else,
-        as in a scan with a text layer."""
+        """``passages``: headings, text, and whether it is hidden. What no reader sees is left out, unless all is hidden, as
+        in a scan with a text layer."""
         seen = [(heading, text) for heading, text, hidden in passages if not hidden]
         seen = seen or [(heading, text) for heading, text, _ in passages]
         headings = dict.fromkeys(name for heading, _ in seen for name in heading)

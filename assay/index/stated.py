@@ -23,7 +23,11 @@ class Statements:
 
     def have(self, value: str | float | bool, kind: FieldType) -> bool:
         """True for what cannot be looked up, a boolean or a list."""
-        checks: dict[FieldType, Callable[[str], bool]] = {"text": self._words, "number": self._number, "date": self._date}
+        checks: dict[FieldType, Callable[[str], bool]] = {
+            "text": self._words,
+            "number": self._number,
+            "date": self._date,
+        }
         return kind not in checks or checks[kind](str(value))
 
     def _words(self, value: str) -> bool:

@@ -115,17 +115,13 @@ def test_an_engine_of_the_graph_reads_metadata(graph: LocalGraph, tmp_path: Path
     words = ["--config", "config.yaml", "--schema", "schema.yaml", "--bucket", "docs", "--report", "report.json"]
     command = [sys.executable, "-m", "assay", "ingest", "docs", *words]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": graph.address}
-    run = subprocess.run(
-        command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
-    )
+    run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     rows = {row["uri"]: row for row in json.loads((tmp_path / "report.json").read_text())["rows"]}
     assert (rows["docs/a.md"]["outcome"], rows["docs/a.md"]["message"]) == ("ingested", "")
     assert "'Acme' does not stand in the document" in rows["docs/b.md"]["message"]
     environ["RAY_ADDRESS"] = "127.0.0.1:1"
-    run = subprocess.run(
-        command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
-    )
+    run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert (run.returncode, "no graph 'assay' can be reached" in run.stderr) == (2, True), run.stderr
 
 

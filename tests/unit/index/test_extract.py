@@ -224,7 +224,9 @@ def test_a_value_that_need_not_stand_there_must_still_be_one() -> None:
 
 
 def test_values_bind_every_source() -> None:
-    schema = BucketSchema(fields={"kind": FieldSchema(type="text", values=("a", "b")), "tags": FieldSchema(type="list", values=("a",))})
+    schema = BucketSchema(
+        fields={"kind": FieldSchema(type="text", values=("a", "b")), "tags": FieldSchema(type="list", values=("a",))}
+    )
     assert typed(schema, {"kind": "b", "tags": ["a"]}).values == {"kind": "b", "tags": ["a"]}
     odd = typed(schema, {"kind": "c", "tags": ["a", "d"]})
     assert odd.values == {}

@@ -1,17 +1,14 @@
-"""The real ingress before a driver that answers each question with itself after a moment, and an engine that reads the same
-metadata out of every document: real Ray and Serve, no model."""
+"""The real ingress before a driver that answers each question with itself after a moment: real Ray and Serve, no model."""
 
 import asyncio
 from typing import Any
 
 from ray import serve
 from ray.serve import Application
-from ray.serve.handle import DeploymentHandle
 
 from assay.config import IngressConfig
 from assay.errors import Overloaded, UnknownBucket
 from assay.schemas import Answer, AskRequest, AskResponse, Readiness, Usage
-from assay.types import Completion, CompletionRequest
 from deployments.ingress import Ingress
 from deployments.remote import Reply, reply
 
@@ -19,7 +16,7 @@ SECONDS = 0.4
 
 
 class Answering:
-    def __init__(self, engine: DeploymentHandle) -> None:
+    def __init__(self) -> None:
         self._running = 0
         self._refused = False
 
@@ -51,13 +48,7 @@ class Answering:
         return Reply(Readiness(status="ready", stages={"driver": "ready"}), 0.0)
 
 
-class Reading:
-    async def complete(self, request: CompletionRequest) -> Reply[Completion]:
-        return Reply(Completion('{"seller": "Acme"}', "stop", Usage(llm_calls=1)), 0.0)
-
-
 def build_app(args: dict[str, Any]) -> Application:
     options = {"num_cpus": 0.1}
-    engine = serve.deployment(Reading, name="engine-small", ray_actor_options=options).bind()  # type: ignore[attr-defined]
-    driver: Any = serve.deployment(Answering, ray_actor_options=options, max_ongoing_requests=64).bind(engine)
+    driver: Any = serve.deployment(Answering, ray_actor_options=options, max_ongoing_requests=64).bind()
     return Ingress.bind(IngressConfig(), driver)  # type: ignore[attr-defined]

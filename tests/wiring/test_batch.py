@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.models import embedder_path
 from assay.serve_config import load
 from deployments.local import LocalGraph
 
@@ -97,32 +96,6 @@ def test_formats(graph: LocalGraph, tmp_path: Path, name: str, written: str) -> 
     assert run.returncode == 0, err
     (row,) = batch.read_rows(tmp_path / written)
     assert row["answer"].startswith("Why, then?") and row["error"] is None
-
-
-def test_an_engine_of_the_graph_reads_metadata(graph: LocalGraph, tmp_path: Path) -> None:
-    """``ingest`` with the config's ``extraction.engine``, of kind vllm: it is asked through the graph's Ray."""
-    raw = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
-    raw["applications"][0]["args"] = {
-        "engines": {"small": {"model": str(embedder_path())}},  # for its tokenizer
-        "extraction": {"engine": "small"},
-        "index": {"uri": str(tmp_path / "index")},
-    }
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(raw))
-    (tmp_path / "schema.yaml").write_text("fields: {seller: {type: text, extract: true}}")
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.md").write_text("# Sale\n\nAcme sells a pump.")
-    (tmp_path / "docs" / "b.md").write_text("# Lease\n\nBolt lets a room.")
-    words = ["--config", "config.yaml", "--schema", "schema.yaml", "--bucket", "docs", "--report", "report.json"]
-    command = [sys.executable, "-m", "assay", "ingest", "docs", *words]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": graph.address}
-    run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False)
-    assert run.returncode == 0, run.stderr
-    rows = {row["uri"]: row for row in json.loads((tmp_path / "report.json").read_text())["rows"]}
-    assert (rows["docs/a.md"]["outcome"], rows["docs/a.md"]["message"]) == ("ingested", "")
-    assert "'Acme' does not stand in the document" in rows["docs/b.md"]["message"]
-    environ["RAY_ADDRESS"] = "127.0.0.1:1"
-    run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False)
-    assert (run.returncode, "no graph 'assay' can be reached" in run.stderr) == (2, True), run.stderr
 
 
 def test_as_a_dataset(graph: LocalGraph) -> None:

@@ -12,11 +12,21 @@ from typing import Any, cast
 import pytest
 
 from assay import loop
-from assay.config import AppConfig, EngineConfig, ExpanderConfig, GeneratorConfig, RerankerConfig, ToolsConfig
+from assay.config import (
+    AppConfig,
+    EngineConfig,
+    ExpanderConfig,
+    ExtractionConfig,
+    GeneratorConfig,
+    RerankerConfig,
+    ToolsConfig,
+)
 from assay.converse import Agent
 from assay.errors import AssayError
 from assay.expand import LLMExpander
 from assay.generate import ExtractGenerator, WritingGenerator
+from assay.index.buckets import FieldSchema
+from assay.index.extract import Document, Extractor
 from assay.rerank import LLMReranker
 from assay.run import Stages
 from assay.schemas import STEPS, AskRequest, Turn
@@ -98,8 +108,19 @@ def support(llm: ScriptedLLM) -> Awaitable[Any]:
     return LLMReranker(llm, WordTokenizer(), RerankerConfig()).support(SupportRequest((claim,)))
 
 
+def read(llm: ScriptedLLM) -> Awaitable[Any]:
+    fields = {
+        "seller": FieldSchema(type="text", description="who sells"),
+        "signed": FieldSchema(type="date"),
+        "kind": FieldSchema(type="text", values=("Supply", "Lease")),
+    }
+    document = Document("Acme Supply Agreement", ("1 Term",), TEXT)
+    return Extractor(llm, WordTokenizer(), ExtractionConfig()).extract([(document, fields)])
+
+
 CASES: dict[str, Ask] = {
     "agent": talk,
+    "extract": read,
     "plan": plan(),
     "rewrite": plan(history=HISTORY),
     "decide": plan(steps=STEPS, buckets=BOTH, history=HISTORY, today="2026-01-05"),

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from assay.config import AnyEngine, AppConfig, EngineConfig, GradeConfig, RerankerConfig, RerankMethod
+from assay.config import AnyEngine, AppConfig, EngineConfig, GradeConfig, RerankerConfig, RerankMethod, SupportConfig
 from assay.errors import SetupError
 from assay.frozen import Frozen
 from assay.templates import Prompts
@@ -58,6 +58,7 @@ class Calibration(Frozen):
     prompt: str
     rerank: Reranking
     grade: GradeConfig
+    support: SupportConfig
     questions: Mapping[str, int]
     figures: tuple[Figure, ...]
 
@@ -116,6 +117,8 @@ def apply(config: AppConfig, model: str, prompts: Prompts, folder: Path = FOLDER
     ``SetupError`` for a file that is damaged, and for one that the config names but that is another model's.
     """
     own = config.reranker
+    if own.implementation:  # it weighs as it likes
+        return config
     if own.calibration == "none":
         return _uncalibrated(config, "the config asks for none (reranker.calibration)")
     engine = config.engines[own.engine]
@@ -128,7 +131,7 @@ def apply(config: AppConfig, model: str, prompts: Prompts, folder: Path = FOLDER
         if named:
             raise SetupError(f"the calibration {file} {fault}", "reranker.calibration")
         return _uncalibrated(config, f"{file.name} {fault}")
-    fitted = {**dict(found.rerank), "grade": found.grade}
+    fitted = {**dict(found.rerank), "grade": found.grade, "support_weights": found.support}
     taken = {name: value for name, value in fitted.items() if name not in own.model_fields_set}
     return config.model_copy(update={"reranker": own.model_copy(update=taken)})
 

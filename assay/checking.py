@@ -22,7 +22,7 @@ class Checking:
 
     def __init__(self, run: Run, evidence: Sequence[Evidence]) -> None:
         self._run = run
-        self._verifier = Verifier(evidence, run.config.loop.min_support)
+        self._verifier = Verifier(evidence, run.config.loop.min_support, run.config.reranker.support_weights)
         self._searches = 0
         self._fault: AssayError | None = None  # of the judge, who is then asked no more
         self._told = False

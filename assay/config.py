@@ -236,6 +236,14 @@ class GradeConfig(Logistic):
     )
 
 
+class SupportConfig(Logistic):
+    """P(a quote bears a claim) over ``assay.support``; what contradicts its quote has none. It uses no model."""
+
+    intercept: float = 0.5071
+    weights: Mapping[str, float] = {"covered": 0.7245, "covered_by_quote": 1.8487, "neighbours": 1.7127}
+    means: Mapping[str, float] = {"covered": 0.7169, "covered_by_quote": 0.68, "neighbours": 0.2961}
+
+
 RerankMethod = Literal["likelihood", "pointwise", "score", "listwise"]
 
 
@@ -270,6 +278,7 @@ class RerankerConfig(_Config):
     timeout_s: float = Field(default=15, gt=0, le=600)
     implementation: str | None = _implementation()
     grade: GradeConfig = GradeConfig()
+    support_weights: SupportConfig = SupportConfig()
     uncalibrated: str = Field(default="", description="Set when the graph is built: why the model has no calibration.")
 
 

@@ -62,6 +62,11 @@ def _read(chunk: Chunk) -> _Read:
     )
 
 
+def names_in(text: str) -> Iterator[str]:
+    """Runs of capitalised words and numbers, as they are written."""
+    return (match.group().strip(" .,'’") for match in _PHRASE.finditer(text))
+
+
 def phrases(question: str) -> tuple[tuple[str, ...], ...]:
     """The question's names as the terms of each: runs of capitalised words and numbers, function words between them."""
     found = (tuple(content_terms(match.group())) for match in _PHRASE.finditer(question))
@@ -118,8 +123,8 @@ def _of_sentences(question: str, words: frozenset[str], evidence: Sequence[Evide
     found = [terms(text) for text in texts]
     shares = [covered(words, frozenset(f)) for f in found]
     at = max(range(len(texts)), key=lambda i: shares[i])
-    asked = _pairs(terms(question))
-    everywhere = frozenset[tuple[str, str]]().union(*(_pairs(f) for f in found))
+    asked = neighbours(terms(question))
+    everywhere = frozenset[tuple[str, str]]().union(*(neighbours(f) for f in found))
     return {
         "sentence_lead": shares[at] - max((s for i, s in enumerate(shares) if i != at), default=0.0),
         "pairs": len(asked & everywhere) / len(asked) if asked else 0.0,
@@ -128,7 +133,8 @@ def _of_sentences(question: str, words: frozenset[str], evidence: Sequence[Evide
     }
 
 
-def _pairs(found: Sequence[str]) -> frozenset[tuple[str, str]]:
+def neighbours(found: Sequence[str]) -> frozenset[tuple[str, str]]:
+    """The pairs of terms that stand next to each other."""
     return frozenset(pairwise(found))
 
 

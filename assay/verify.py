@@ -8,8 +8,10 @@ import itertools
 import re
 from collections.abc import Sequence
 
+from assay.config import SupportConfig
 from assay.inert import commands
 from assay.schemas import Citation
+from assay.support import measured
 from assay.text import content_terms, sentences, terms
 from assay.types import Chunk, Draft, Evidence, Verified
 
@@ -95,7 +97,11 @@ def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
 class Verifier:
     """Verifies the sentences of one answer, in order. A document keeps the number of its first citation."""
 
-    def __init__(self, evidence: Sequence[Evidence], min_support: float) -> None:
+    def __init__(
+        self, evidence: Sequence[Evidence], min_support: float, support: SupportConfig = SupportConfig()
+    ) -> None:
+        """``support``: what makes a probability of how a quote stands to a claim."""
+        self._support = support
         self._evidence: dict[str, Evidence] = {e.slot: e for e in evidence}
         self._min_support = min_support
         self.numbers: dict[str, int] = {}  # of the documents, by their first citation
@@ -119,7 +125,7 @@ class Verifier:
 
     def _bearing(self, text: str, cited: Sequence[str]) -> dict[str, tuple[float, tuple[int, int]]]:
         """The cited slots whose quote bears the text well enough; where none does, the best other one (it is re-cited)."""
-        quotes = {slot: best_quote(text, e.hit.chunk) for slot, e in self._evidence.items()}
+        quotes = {slot: self._borne(text, e.hit.chunk) for slot, e in self._evidence.items()}
         good = {slot: quotes[slot] for slot in cited if quotes[slot][0] >= self._min_support}
         if good or not quotes:
             return good
@@ -128,6 +134,15 @@ class Verifier:
 
     def number(self, doc_id: str) -> int:
         return self.numbers.setdefault(doc_id, len(self.numbers) + 1)
+
+    def _borne(self, text: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
+        """How likely the passage's best quote bears the text, and where it stands; 0 for one that contradicts it."""
+        share, span = best_quote(text, chunk)
+        if share == 1 and is_verbatim(text, chunk.text[slice(*span)]):
+            return 1.0, span
+        context = " ".join((chunk.title, *chunk.heading))
+        found = measured(text, chunk.text[slice(*span)], context)
+        return (self._support.probability(found) if share > 0 else 0.0), span
 
     def is_heading(self, draft: Draft, question: str) -> bool:
         """Whether a table's header only names what the question or the evidence is about."""

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from assay import serve_config
-from assay.calibrate import cases, grading, ranking
+from assay.calibrate import cases, claims, grading, ranking
 from assay.calibrate.cached import CachedLLM
 from assay.calibration import FOLDER, Calibration, Figure, Reranking, model_name, prompt_checksum, weights_checksum
-from assay.config import AppConfig, GradeConfig, RerankerConfig, RerankMethod
+from assay.config import AppConfig, GradeConfig, RerankerConfig, RerankMethod, SupportConfig
 from assay.errors import InvalidRequest, SetupError
 from assay.eval.ranking import Bench
 from assay.index.embed import SentenceEmbedder
@@ -94,6 +94,7 @@ class _Calibration:
         try:
             rerank, ranked = await self._rerank(data, queries, top)
             grade, graded = await self._grade(labelled, rerank)
+            support, supported = self._support(data)
         finally:
             await self._alone.close()
         tasks = [q.task for q in labelled]
@@ -104,8 +105,9 @@ class _Calibration:
             prompt=prompt_checksum(rerank.method, self._prompts),
             rerank=rerank,
             grade=grade,
+            support=support,
             questions={name: tasks.count(name) for name in dict.fromkeys(tasks)},
-            figures=tuple(_rounded(f) for f in (*graded, *ranked)),
+            figures=tuple(_rounded(f) for f in (*graded, *supported, *ranked)),
         )
 
     async def _rerank(self, data: Path, queries: int, top: int) -> tuple[Reranking, list[Figure]]:
@@ -136,6 +138,11 @@ class _Calibration:
         measured = await grading.samples(found, reranker, self._show())
         names = (*grading.LEXICAL, *grading.OF_THE_MODEL) if likelihood else grading.LEXICAL
         return grading.fitted(found, measured, names, GradeConfig().min_answer)
+
+    @staticmethod
+    def _support(data: Path) -> tuple[SupportConfig, list[Figure]]:
+        found = claims.claims(data)
+        return claims.fitted(found) if found else (SupportConfig(), [])
 
     def _show(self) -> Callable[[str, int, int], None]:
         def show(what: str, done: int, of: int) -> None:

@@ -48,6 +48,7 @@ NEEDS = {
     "a_tool_is_called": "tools",
     "score_answers_every_item_in_order": "score",
     "score_prefers_the_relevant_passage": "score",
+    "answers_to_one_prompt_are_scored_each": "score",
     "a_bad_item_is_a_fault_of_its_own": "score",
 }
 
@@ -64,6 +65,7 @@ CHECKS = (
     "a_tool_is_called",
     "score_answers_every_item_in_order",
     "score_prefers_the_relevant_passage",
+    "answers_to_one_prompt_are_scored_each",
     "a_bad_item_is_a_fault_of_its_own",
 )
 
@@ -174,6 +176,17 @@ async def check_score_prefers_the_relevant_passage(llm: LLM) -> None:
     relevant, irrelevant = scores.items
     assert relevant.tokens == irrelevant.tokens
     assert relevant.mean > irrelevant.mean
+
+
+async def check_answers_to_one_prompt_are_scored_each(llm: LLM) -> None:
+    """One of them twice, one of several words: each is what it is alone, and its tokens' log-probabilities sum to it."""
+    items = tuple(ScoreItem(RELEVANT, answer) for answer in (" yes", " no", " yes", " yes it is"))
+    together = (await llm.score(ScoreRequest(items, request_id="contract"))).items
+    assert together[0] == together[2] and together[3].tokens > together[0].tokens == together[1].tokens
+    for item, score in zip(items, together, strict=True):
+        (alone,) = (await llm.score(ScoreRequest((item,), request_id="contract"))).items
+        assert math.isclose(alone.logprob, score.logprob, rel_tol=0.05)
+        assert math.isclose(sum(score.each), score.logprob, abs_tol=1e-6) and len(score.each) == score.tokens
 
 
 async def check_a_bad_item_is_a_fault_of_its_own(llm: LLM) -> None:

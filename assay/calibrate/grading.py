@@ -32,7 +32,7 @@ LEXICAL = (
     "similarity",
 )
 OF_THE_MODEL = ("least_gain",)  # of the best passage; the mean over tokens adds nothing to it
-HELD_OUT = 4  # one question in so many is kept back from everything until it is judged, once
+HELD_OUT = 4  # one question in so many is kept back from a fit and its choice of the penalty, and judged once
 
 
 async def samples(
@@ -93,9 +93,10 @@ def _figures(task: str, how: str, p: NDArray[np.float64], measured: Sequence[Sam
 def _away(
     measured: Sequence[Sample], away: NDArray[np.bool_], names: Sequence[str]
 ) -> tuple[NDArray[np.float64], list[Sample]]:
-    """What a fit on the others says of those that are ``away``."""
-    model = fit(_of(measured, ~away), names, repeats=0).model
+    """What a fit says of those that are ``away``, if it has seen none of their questions, not even before other passages."""
     theirs = _of(measured, away)
+    groups = {sample.group for sample in theirs}
+    model = fit([sample for sample in measured if sample.group not in groups], names, repeats=0).model
     return np.array([model.probability(s.measured) for s in theirs]), theirs
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from assay import calibration as c
-from assay.config import AppConfig, EngineConfig, GradeConfig, RerankerConfig
+from assay.config import AppConfig, EngineConfig, GradeConfig, RerankerConfig, SupportConfig
 from assay.errors import SetupError
 from assay.templates import Prompts
 
@@ -30,6 +30,7 @@ def fitted(tmp_path: Path, weights: Path) -> Path:
         prompt=c.prompt_checksum("pointwise", Prompts()),
         rerank=c.Reranking(method="pointwise", weight=-0.3, passage_tokens=64),
         grade=GRADE,
+        support=SupportConfig(),
         questions={"hotpotqa": 100},
         figures=(c.Figure(name="AUC", value=0.9, low=0.8, high=0.95, questions=100),),
     )

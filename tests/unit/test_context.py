@@ -1,4 +1,5 @@
-from assay.context import window
+from assay.context import focus, window
+from tests.fakes import WordTokenizer
 
 TEXT = "Alpha is first. The pump B-120 moves cold water every day. Omega is the last of all. " * 3
 
@@ -20,3 +21,17 @@ def test_at_the_edges_the_other_side_has_the_room() -> None:
     assert window(TEXT, (0, 15), "alpha", 10_000) == (0, len(TEXT.rstrip()))
     start, end = window(TEXT, (0, 15), "alpha", 60)
     assert (start, end) == (0, 58)
+
+
+def test_a_text_that_fits_is_left_as_it_is() -> None:
+    assert focus("One. Two.", "two", 2, WordTokenizer()) == "One. Two."
+
+
+def test_a_longer_text_is_the_whole_sentences_around_the_best_one() -> None:
+    found = focus(TEXT, "which pump moves water", 13, WordTokenizer())
+    assert found == "Alpha is first. The pump B-120 moves cold water every day."
+    assert WordTokenizer().count(found) <= 13
+
+
+def test_a_sentence_that_is_too_long_is_cut() -> None:
+    assert focus("word " * 50, "word", 7, WordTokenizer()) == "word " * 6 + "word"

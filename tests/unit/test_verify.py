@@ -106,7 +106,7 @@ def test_a_name_may_stand_in_the_title_that_the_quote_stands_under() -> None:
     verified = Verifier(found, 0.5).verify(
         Draft("The agreement with Acme has a notice period of thirty days.", ("E1",))
     )
-    assert verified is not None and verified.citations[0].support == verified.support > 0.8
+    assert verified is not None and verified.citations[0].support == verified.support > 0.5
     assert (
         Verifier(found, 0.5).verify(Draft("The agreement with Bolt has a notice period of thirty days.", ("E1",)))
         is None

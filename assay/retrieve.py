@@ -26,6 +26,7 @@ from assay.index.mirror import current
 from assay.index.reader import Reader
 from assay.index.snapshot import current_name, read_current
 from assay.index.store import check_embedder
+from assay.leads import MOST, Leads
 from assay.links import SOURCES, Links
 from assay.schemas import Degraded, Fusion
 from assay.types import (
@@ -95,6 +96,7 @@ class LocalRetriever:
         self._card = Card() if config.device == "cuda" else None
         self._reader: Reader | None = None
         self._links: tuple[Reader, Links] | None = None
+        self._leads: tuple[Reader, Leads] | None = None
         self._linking = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, "search")
         self._fault: IndexFault | None = None
@@ -166,7 +168,7 @@ class LocalRetriever:
             return replace(_nothing(reader, query, allowed), facets=facets)
         vectors = await self._vectors(reader, query)
         work = partial(self._searched, reader, query, allowed, vectors)
-        if _is_quick(reader, query):
+        if not self._config.lead_weight and _is_quick(reader, query):
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
@@ -235,6 +237,7 @@ class LocalRetriever:
         methods.update({answer.leg: answer.method for answer in answers})
         hits, hopped = self._fused(reader, answers, query, allowed)
         methods.update({"link": "index" if hopped else "skipped"} if query.link_hop else {})
+        methods.update({"lead": "exact"} if self._leads_count(query) else {})
         explain = Explain(allowed.count, len(reader.ids), methods)
         result = SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
         if not query.facets and query.context_chars is None:
@@ -262,8 +265,14 @@ class LocalRetriever:
         legs = {answer.leg: answer for answer in answers}
         fusion = query.fusion or self._config.fusion
         shares = [self._dense_share(fusion, reader, legs, i, text, allowed) for i, text in enumerate(query.queries)]
+        preferred: dict[int, float] = {}
+        if self._leads_count(query):
+            answers, preferred = self._led(reader, answers, fusion, shares[0], allowed)
+            union = np.unique(np.concatenate([rows for answer in answers for rows, _ in answer.lists]))
         lists = [_ranked(answer, i, union, shares[i]) for answer in answers for i in range(len(answer.lists))]
         fused = fuse(fusion, lists, self._config.rrf_k)
+        if preferred:
+            fused = boosted(fused, {row: preferred[row] for row in fused.ids.tolist() if row in preferred})
         chunks: dict[int, Chunk] = {}
         gains: dict[int, float] = {}
         if query.link_hop and "dense" in legs:
@@ -301,6 +310,42 @@ class LocalRetriever:
         best = float(legs["dense"].lists[i][1][0])
         curves = Curves(mean, deviation, best, allowed.count, scores, agreed, letters)
         return dense_share(curves, usual, self._config.by_standing, self._config.by_lead)
+
+    def _leads_count(self, query: SearchQuery) -> bool:
+        """Within one document there is nothing to choose."""
+        return self._config.lead_weight > 0 and query.doc_id is None
+
+    def _led(
+        self, reader: Reader, answers: Sequence[_Answer], fusion: Fusion, share: float | None, allowed: Allowed
+    ) -> tuple[list[_Answer], dict[int, float]]:
+        """The answers, deeper in the documents whose leads are best for the question, and what the rows of these gain. Leads
+        are ordered as passages are: by the same legs, weights and fusion."""
+        leads = self._leads_of(reader)
+        found = leads.rows(allowed.mask)
+        if len(found) > MOST:
+            found = leads.near(np.concatenate([answer.lists[0][0] for answer in answers]), allowed.mask)
+        begun = [replace(answer, lists=[_best_first(answer, found)]) for answer in answers]
+        union = np.unique(np.concatenate([answer.lists[0][0] for answer in begun]))
+        about = fuse(fusion, [_ranked(answer, 0, union, share) for answer in begun], self._config.rrf_k)
+        best = leads.best(about.ids, self._config.lead_documents)
+        if not len(best) or about.scores[0] <= 0:
+            return list(answers), {}
+        score = dict(zip(about.ids.tolist(), (about.scores / about.scores[0]).tolist(), strict=True))
+        within = leads.within(best, allowed.mask)
+        gains = {
+            row: self._config.lead_weight * score[lead]
+            for lead, rows in zip(best.tolist(), within, strict=True)
+            for row in rows.tolist()
+        }
+        return [_deeper(answer, np.concatenate(within)) for answer in answers], gains
+
+    def _leads_of(self, reader: Reader) -> Leads:
+        """As ``_links_of``."""
+        with self._linking:
+            held = self._leads
+            if held is None or held[0] is not reader:
+                held = self._leads = reader, Leads(reader.catalog.document)
+            return held[1]
 
     def _linked(
         self, reader: Reader, dense: _Answer, fused: Fused, question: str, allowed: Allowed
@@ -369,6 +414,21 @@ def _ranked(answer: _Answer, number: int, union: Rows, dense_share: float | None
     rows, scores = answer.lists[number]
     weight = _weight(answer.leg, dense_share) * _query_weight(number, len(answer.lists))
     return RankedList(answer.leg, rows, scores, weight, (union, answer.score(number, union)))
+
+
+def _best_first(answer: _Answer, rows: Rows) -> tuple[Rows, Scores]:
+    """Rows by a leg's score for the question, without those that it says nothing of: BM25's 0 is no match."""
+    scores = answer.score(0, rows)
+    known = np.isfinite(scores) & (scores > 0 if answer.leg == "sparse" else True)
+    rows, scores = rows[known], scores[known]
+    order = np.lexsort((rows, -scores))
+    return rows[order], scores[order]
+
+
+def _deeper(answer: _Answer, rows: Rows) -> _Answer:
+    """With more rows in its list for the question."""
+    more = _best_first(answer, np.union1d(answer.lists[0][0], rows))
+    return replace(answer, lists=[more, *answer.lists[1:]])
 
 
 def _nothing(reader: Reader, query: SearchQuery, allowed: Allowed) -> SearchResult:

@@ -27,6 +27,7 @@ import graph
 from assay import serve_config
 from assay.config import AppConfig, EngineConfig
 from assay.errors import SetupError
+from assay.keys import KeyFile
 from deployments.engine import build_engine
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +122,26 @@ def test_config_reaches_no_network_by_itself(path: Path) -> None:
     assert OFFLINE.items() <= app["runtime_env"]["env_vars"].items()
 
 
+def test_whoever_listens_beyond_this_machine_requires_keys(path: Path) -> None:
+    config = serve_config.load(path)
+    assert config.host == "127.0.0.1" or config.app.ingress.keys_required
+
+
+def test_no_key_stands_twice(path: Path) -> None:
+    """YAML takes the last one in silence."""
+
+    class Strict(yaml.SafeLoader):
+        pass
+
+    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+        names = [loader.construct_object(name) for name, _ in node.value]
+        assert len(names) == len(set(names)), names
+        return loader.construct_mapping(node, deep=True)
+
+    Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    yaml.load(path.read_text(), Strict)
+
+
 def test_queues_are_bounded_and_not_starved(path: Path) -> None:
     """Serve's defaults are 5 requests at a time, and queues without end."""
     (app,) = load(path)["applications"]
@@ -208,8 +229,15 @@ def test_the_defaults_build() -> None:
     assert deployment(graph.build_app(AppConfig())).name == "Ingress"
 
 
-def test_the_config_builds(path: Path) -> None:
-    assert deployment(graph.build_app(serve_config.load(path).app)).name == "Ingress"
+def test_the_config_builds(path: Path, tmp_path: Path) -> None:
+    app = serve_config.load(path).app
+    keys = tmp_path / "keys.json"
+    app = app.model_copy(update={"ingress": app.ingress.model_copy(update={"keys": str(keys)})})
+    if app.ingress.keys_required:
+        with pytest.raises(SetupError, match="keys create"):
+            graph.build_app(app)
+        KeyFile(keys).create("a", None, ["ask"], 60, 2)
+    assert deployment(graph.build_app(app)).name == "Ingress"
 
 
 def test_engine_queues_are_bounded(path: Path) -> None:

@@ -1,17 +1,21 @@
 """What the holder of a key may do and see, and a driver that holds everybody to it: the one place for every door."""
 
 import hashlib
-from collections.abc import AsyncGenerator
+import ipaddress
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from assay.errors import AssayError, UnknownBucket
 from assay.events import ErrorEvent, Event
 from assay.ports import Driver
 from assay.schemas import AnswerRecord, AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
-from assay.types import BucketInfo
+from assay.types import BucketInfo, ToolSpec
 from assay.types import Scope as Where
+
+if TYPE_CHECKING:
+    from assay.tools.base import ToolOutput
 
 Scope = Literal["search", "ask", "ingest", "admin"]
 R = TypeVar("R", AskRequest, SearchRequest)
@@ -53,6 +57,18 @@ class Grant:
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes or "admin" in self.scopes
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host's name or address is this machine's own."""
+    if name == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
 
 
 # Whoever asks from this machine, where there are no keys.
@@ -111,6 +127,24 @@ class Bound:
     async def recall(self, answer_id: str, owner: str = "") -> AnswerRecord:
         """Of the grant's own owner, whoever is named."""
         return await self._driver.recall(answer_id, self._grant.owner)
+
+    async def tools(self, scope: Where, request_id: str) -> tuple[ToolSpec, ...]:
+        return await self._driver.tools(await self._scope(request_id, scope), request_id)
+
+    async def use_tool(self, name: str, arguments: Mapping[str, Any], scope: Where, request_id: str) -> "ToolOutput":
+        try:
+            return await self._driver.use_tool(name, arguments, await self._scope(request_id, scope), request_id)
+        except AssayError as fault:
+            raise self._told(fault) from fault.__cause__
+
+    async def _scope(self, request_id: str, scope: Where) -> Where:
+        """The scope's buckets that may be seen, each of them by name."""
+        if self._grant.buckets is None:
+            return scope
+        visible = await self.describe(scope, request_id)
+        if not visible:
+            raise UnknownBucket("There is no bucket that this key may see.", "buckets")
+        return Where(tuple(bucket.name for bucket in visible), scope.filters)
 
     async def readiness(self) -> Readiness:
         return await self._driver.readiness()

@@ -79,11 +79,12 @@ def fault_of(body: ErrorBody) -> AssayError:
 class _Base:
     """What both clients share: where to, how a request is written and a response read."""
 
-    def __init__(self, url: str = DEFAULT_URL, timeout_s: float = 300) -> None:
+    def __init__(self, url: str = DEFAULT_URL, timeout_s: float = 300, key: str | None = None) -> None:
         self.url = url.rstrip("/")
         host = httpx.URL(self.url).host
         self._options: dict[str, Any] = {
             "base_url": self.url,
+            "headers": {"authorization": f"Bearer {key}"} if key else {},
             "timeout": httpx.Timeout(timeout_s, connect=5),
             "trust_env": host not in ("127.0.0.1", "localhost", "::1"),  # a proxy cannot reach our loopback
         }
@@ -136,10 +137,10 @@ def _cut_off() -> StageUnavailable:
 
 
 class Client(_Base):
-    """Blocking. Use as a context manager."""
+    """Blocking. Use as a context manager. ``key``: an API key, where the service has keys."""
 
-    def __init__(self, url: str = DEFAULT_URL, timeout_s: float = 300) -> None:
-        super().__init__(url, timeout_s)
+    def __init__(self, url: str = DEFAULT_URL, timeout_s: float = 300, key: str | None = None) -> None:
+        super().__init__(url, timeout_s, key)
         self._http = httpx.Client(**self._options)
 
     def __enter__(self) -> Self:
@@ -188,9 +189,13 @@ class AsyncClient(_Base):
     """The same for asyncio. ``transport`` is for in-process apps (``httpx.ASGITransport``)."""
 
     def __init__(
-        self, url: str = DEFAULT_URL, timeout_s: float = 300, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        url: str = DEFAULT_URL,
+        timeout_s: float = 300,
+        key: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        super().__init__(url, timeout_s)
+        super().__init__(url, timeout_s, key)
         self._http = httpx.AsyncClient(**self._options, transport=transport)
 
     async def __aenter__(self) -> Self:

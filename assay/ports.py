@@ -1,7 +1,7 @@
 """The ports of the core: what the loop and the stages need, whoever provides it (a replica, a local object, a fake)."""
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from assay import schemas as s
 from assay import types as t
 from assay.events import Event
+
+if TYPE_CHECKING:
+    from assay.tools.base import ToolOutput
 
 
 class LLM(Protocol):
@@ -88,6 +91,14 @@ class Driver(Protocol):
 
     async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
         """A kept answer of this owner. Raises ``NotFound``."""
+        ...
+
+    async def tools(self, scope: t.Scope, request_id: str) -> tuple[t.ToolSpec, ...]:
+        """The tools of the registry, for the buckets of the scope."""
+        ...
+
+    async def use_tool(self, name: str, arguments: Mapping[str, Any], scope: t.Scope, request_id: str) -> "ToolOutput":
+        """Within the scope. Raises what ``assay.tools.Registry.call`` raises."""
         ...
 
     async def readiness(self) -> s.Readiness: ...

@@ -7,8 +7,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from assay.access import is_loopback
 from assay.config import AppConfig
 from assay.errors import SetupError
+from assay.keys import keyring_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +59,11 @@ def _check_gpu(path: Path, app: AppConfig, deployments: list[Any]) -> None:
 
 def _devices(app: AppConfig) -> dict[str, str]:
     return {"index.embed_device": app.index.embed_device, "retriever.device": app.retriever.device}
+
+
+def check_keys(config: ServeConfig) -> None:
+    """Raises ``SetupError``: others than this machine could connect, and there is no API key."""
+    ingress = config.app.ingress
+    if not is_loopback(config.host):
+        ingress = ingress.model_copy(update={"keys_required": True})
+    keyring_of(ingress)

@@ -7,6 +7,8 @@ import asyncio
 import logging
 import re
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import Body, FastAPI, Path, Request, Response
@@ -29,6 +31,7 @@ from deployments.chat import add_chat
 from deployments.conversations import add_conversations, open_store
 from deployments.events import told
 from deployments.gate import Gate, bound
+from deployments.mcp_door import add_tools
 from deployments.problems import MethodNotAllowed, NoRoute, body_of, internal, public_text, response_of
 from deployments.sse import QuestionResponse, Slots, while_connected
 
@@ -44,7 +47,15 @@ def make_api(driver: Driver, config: IngressConfig) -> FastAPI:
     """The app. ``driver`` is all that it knows of the graph.
 
     Raises ``SetupError``: conversations have no database, or keys are missing."""
+    store = open_store(config.conversations)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        yield
+        await store.close()
+
     app = FastAPI(
+        lifespan=lifespan,
         title="Assay",
         version=__version__,
         description=openapi.DESCRIPTION,
@@ -61,7 +72,8 @@ def make_api(driver: Driver, config: IngressConfig) -> FastAPI:
     questions = Slots(config.max_ongoing, "questions")
     _add_questions(app, driver, config, questions)
     add_chat(app, driver, config, questions)
-    add_conversations(app, driver, config, questions, open_store(config.conversations))
+    add_tools(app, driver, config, questions)
+    add_conversations(app, driver, config, questions, store)
     _add_search(app, driver, config)
     _add_health(app, driver)
     return app
@@ -168,6 +180,8 @@ class Guard:
         finally:
             if scope["path"] not in QUIET:
                 told = {"method": scope["method"], "path": scope["path"], "status": status}
+                if grant := scope["state"].get("grant"):
+                    told["key"] = grant.key_id
                 log.info("request", extra={**told, "question_id": request_id, "ms": _ms_since(begun)})
 
 

@@ -1,15 +1,16 @@
 """The Driver deployment: runs the loop over the other stages' handles, and tells operators what happened."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Literal
+from typing import Any, Literal
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from assay import loop
 from assay.answers import store_of
+from assay.bound import Bound
 from assay.config import AppConfig
 from assay.converse import Agent
 from assay.errors import AssayError, NotFound, StageTimeout, of_code
@@ -19,8 +20,8 @@ from assay.run import Stages
 from assay.schemas import AnswerRecord, AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
-from assay.tools import Registry
-from assay.types import BucketInfo, Scope
+from assay.tools import Registry, ToolContext, ToolOutput
+from assay.types import BucketInfo, Scope, ToolSpec
 from deployments.remote import (
     Hops,
     RemoteExpander,
@@ -55,6 +56,7 @@ class Driver:
         """``agent``: an engine that can call tools, and ``model`` its folder or id; ``writer``: that of the generator."""
         adopt_logs()
         self._config = config
+        self._tools = Registry.of(config.tools)
         self._stages = Stages(
             expander := RemoteExpander("expander", expander),
             retriever := RemoteRetriever("retriever", retriever),
@@ -119,6 +121,25 @@ class Driver:
         if record is None:
             raise NotFound("There is no such answer, or no more.", "id")
         return record
+
+    async def tools(self, scope: Scope, request_id: str) -> Reply[tuple[ToolSpec, ...]]:
+        return Reply(self._tools.specs(scope.buckets), 0.0)
+
+    async def use_tool(
+        self, name: str, arguments: Mapping[str, Any], scope: Scope, request_id: str
+    ) -> Reply[ToolOutput]:
+        return await reply(self._use_tool(name, arguments, scope, request_id), "tool")
+
+    async def _use_tool(self, name: str, arguments: Mapping[str, Any], scope: Scope, request_id: str) -> ToolOutput:
+        config, timeout_s = self._config, self._config.retriever.timeout_s
+        context = ToolContext(Bound(self._retriever, scope), config.retriever.link_hop, request_id)
+        if config.tools.web.endpoint is not None:
+            timeout_s = max(timeout_s, config.tools.web.timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._tools.call(name, arguments, context)
+        except TimeoutError:
+            raise StageTimeout(f"tool: timeout after {timeout_s:.1f} s") from None
 
     async def readiness(self) -> Reply[Readiness]:
         return await reply(self._readiness())

@@ -3,18 +3,18 @@
 Where there are no keys, this machine alone is served.
 """
 
-import ipaddress
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
-from assay.access import LOCAL, Bound, Forbidden, Grant, RateLimited, Scope, Unauthorized
+from assay.access import LOCAL, Bound, Forbidden, Grant, RateLimited, Scope, Unauthorized, is_loopback
 from assay.errors import AssayError
 from assay.keys import Keyring
 from assay.ports import Driver
@@ -28,6 +28,7 @@ NEEDS: tuple[tuple[str, Scope | None], ...] = (
     ("/v1/conversations", "ask"),
     ("/v1/search", "search"),
     ("/v1/models", None),
+    ("/v1/tools", None),
     ("/mcp", None),
 )
 
@@ -47,7 +48,7 @@ class Gate:
         self._meters: dict[str, Meter] = {}
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN:
+        if scope["type"] != "http" or _path(scope) in OPEN:
             await self.app(scope, receive, send)
             return
         meter: Meter | None = None
@@ -69,11 +70,13 @@ class Gate:
         if self._keyring.open:
             if not _is_local(scope):
                 raise Forbidden("This service has no API keys yet, and so serves its own machine alone.")
+            if not _by_its_name(scope):
+                raise Forbidden("Without API keys this service is asked as localhost, and not by another site's page.")
             return LOCAL
         grant = self._keyring.grant(text.strip()) if scheme.lower() == "bearer" else None
         if grant is None:
             raise Unauthorized("Send a valid API key, as the header 'Authorization: Bearer assay_...'.")
-        need: Scope | None = next((need for path, need in NEEDS if scope["path"].startswith(path)), "admin")
+        need: Scope | None = next((need for path, need in NEEDS if _path(scope).startswith(path)), "admin")
         if need is not None and not grant.may(need):
             raise Forbidden(
                 f"This key may not do this: it lacks the scope '{need}'.", allowed=tuple(sorted(grant.scopes))
@@ -99,7 +102,7 @@ class Gate:
         if isinstance(fault, _Wait):
             headers["retry-after"] = str(fault.seconds)
         body = body_of(fault, scope["state"]["request_id"])
-        await response_of(body, headers, scope["path"])(scope, receive, send)
+        await response_of(body, headers, _path(scope))(scope, receive, send)
 
 
 class _Wait(RateLimited):
@@ -113,14 +116,29 @@ def bound(driver: Driver, request: Request) -> Bound:
     return Bound(driver, request.state.grant)
 
 
+def _path(scope: Connection) -> str:
+    """As the routes are written, wherever the app is mounted."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
+def _by_its_name(scope: Connection) -> bool:
+    """A page of another site, open in a browser here, could have its own name lead to this machine: the name in ``Host`` (and
+    the ``Origin``, where there is one) must then be this machine's."""
+    headers = Headers(scope=scope)
+    names = [_host(f"//{headers.get('host', '')}")]
+    if "origin" in headers:
+        names.append(_host(headers["origin"]))
+    return all(map(is_loopback, names))
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
 def _is_local(scope: Connection) -> bool:
     """A connection from this machine; over a Unix socket there is no address."""
     client = scope.get("client")
-    if not client or not client[0]:
-        return True
-    try:
-        address = ipaddress.ip_address(client[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    return not client or not client[0] or is_loopback(client[0])

@@ -30,7 +30,7 @@ import psutil
 import yaml
 
 from assay.errors import SetupError
-from assay.serve_config import ServeConfig
+from assay.serve_config import ServeConfig, check_keys
 
 APP = "assay"
 STOP_S = 25.0  # a stop that takes longer is no longer polite
@@ -82,6 +82,7 @@ class LocalGraph:
         self._buffer = b""
 
     def __enter__(self) -> Self:
+        check_keys(self._config)
         self._folder = _run_folder()
         try:
             self._start()

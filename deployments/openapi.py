@@ -8,6 +8,7 @@ from assay.schemas import AnswerRecord, AskResponse, ErrorResponse, Readiness, S
 DESCRIPTION = """Agentic search over private document collections.
 
 Every response carries `x-request-id`: the client's own (letters, digits, `_.-`, at most 64) or a new one.
+Where API keys are in force, send one as `Authorization: Bearer assay_...`.
 Every error has one shape; `code` is stable, `field` and `allowed` name the input to blame and what it may be."""
 
 ROUTES = (
@@ -16,6 +17,8 @@ ROUTES = (
     "POST /v1/search",
     "POST /v1/chat/completions",
     "GET /v1/models",
+    "GET /v1/tools",
+    "POST /mcp",
     "GET, POST /v1/conversations",
     "GET, PATCH, DELETE /v1/conversations/{id}",
     "POST /v1/conversations/{id}/messages",
@@ -135,6 +138,14 @@ ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
         "Not valid JSON",
         _error("malformed_body", 'The body is not valid JSON: Detected duplicate key "mode" at line 1 column 44.'),
     ),
+    401: (
+        "No valid API key, where keys are in force",
+        _error("unauthorized", "Send a valid API key, as the header 'Authorization: Bearer assay_...'."),
+    ),
+    403: (
+        "The key lacks the scope",
+        _error("forbidden", "This key may not do this: it lacks the scope 'ask'.", None, ("search",)),
+    ),
     404: (
         "No such bucket or document",
         _error("unknown_bucket", "There is no bucket 'contrcats'.", "buckets[0]", ("contracts",)),
@@ -160,6 +171,10 @@ ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
             ("rounds", "tool_calls", "deadline_s", "answer_tokens", "tokens"),
         ),
     ),
+    429: (
+        "More than the key may",
+        _error("rate_limited", "This key may send 600 requests a minute; try again in 1 s."),
+    ),
     500: (
         "A fault of the server",
         _error("internal", "Something went wrong on the server's side; its log names this request_id."),
@@ -173,15 +188,18 @@ ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
 }
 
 
-def responses(*statuses: int) -> dict[int | str, Any]:
+GUARDED = (401, 403, 429)  # of every route that asks for a key
+
+
+def responses(*statuses: int, guarded: bool = True) -> dict[int | str, Any]:
     return {
         status: {
             "model": ErrorResponse,
             "description": ERRORS[status][0],
-            "headers": ID_HEADER,
+            "headers": {**ID_HEADER, **RETRY_HEADER} if status in (409, 429, 503) else ID_HEADER,
             "content": {"application/json": {"example": ERRORS[status][1]}},
         }
-        for status in statuses
+        for status in (*statuses, *(GUARDED if guarded else ()))
     }
 
 
@@ -262,8 +280,6 @@ READY: dict[str, Any] = {
     "responses": {
         200: good(Readiness, _READY, "Ready, or degraded with its reasons"),
         503: good(Readiness, _NOT_READY, "Not available, with the reasons"),
-        **responses(500),
+        **responses(500, guarded=False),
     },
 }
-for _operation in (ANSWERS, SEARCH):
-    _operation["responses"][503]["headers"] = {**ID_HEADER, **RETRY_HEADER}

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from assay.schemas import ErrorBody
-from deployments.openapi import CITATION, ERRORS, ID_HEADER, RETRY_HEADER
+from deployments.openapi import CITATION, ERRORS, GUARDED, ID_HEADER, RETRY_HEADER
 from deployments.problems import chat_error
 
 _QUESTION = "Which supply agreements may be terminated on 30 days' notice?"
@@ -136,7 +136,7 @@ def _good(schema: dict[str, Any], example: dict[str, Any], description: str) -> 
 def _responses(*statuses: int) -> dict[int | str, Any]:
     """Errors in that API's form: what is a 422 elsewhere is a 400 here."""
     found: dict[int | str, Any] = {}
-    for status in statuses:
+    for status in (*statuses, *GUARDED):
         description, example = ERRORS[422 if status == 400 else status]
         error = {"error": chat_error(ErrorBody.model_validate(example["error"]))}
         headers = {**ID_HEADER, **RETRY_HEADER} if status in (429, 503) else ID_HEADER

@@ -6,7 +6,7 @@ Values travel between stages, never responses: a chained response can deadlock b
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -26,6 +26,7 @@ from assay import schemas as s
 from assay import types as t
 from assay.errors import AssayError, Overloaded, StageFault, StageUnavailable
 from assay.events import Event
+from assay.tools.base import ToolOutput
 
 T = TypeVar("T")
 log = logging.getLogger("ray.serve")
@@ -215,6 +216,12 @@ class RemoteDriver(_Remote):
 
     async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
         return await self._call("recall", answer_id, owner)  # type: ignore[no-any-return]
+
+    async def tools(self, scope: t.Scope, request_id: str) -> tuple[t.ToolSpec, ...]:
+        return await self._call("tools", scope, request_id)  # type: ignore[no-any-return]
+
+    async def use_tool(self, name: str, arguments: Mapping[str, Any], scope: t.Scope, request_id: str) -> ToolOutput:
+        return await self._call("use_tool", name, dict(arguments), scope, request_id)  # type: ignore[no-any-return]
 
     async def readiness(self) -> s.Readiness:
         return await self._call("readiness")  # type: ignore[no-any-return]

@@ -1,12 +1,22 @@
 """A ``Driver`` that plays a script: events to yield, faults to raise, seconds to wait. It remembers what it saw."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
 
 from assay import events as ev
 from assay import schemas as s
 from assay import types as t
+from assay.bound import Bound
 from assay.errors import NotFound
+from assay.tools import Registry, ToolContext, ToolOutput
+from assay.tools.builtin import builtin_tools
+from tests.fakes import ListRetriever, chunk
+
+PASSAGES = (
+    chunk(1, "Either party may terminate on thirty days' written notice.", "Supply Agreement", "contracts", page=5),
+    chunk(2, "Rent is due on the first day of each month.", "Lease", "contracts"),
+)
 
 Step = ev.Event | BaseException | float
 
@@ -66,6 +76,8 @@ class ScriptedDriver:
         self.searched: list[s.SearchRequest] = []
         self.running = 0
         self.closed = 0
+        self.registry, self.retriever = Registry(builtin_tools()), ListRetriever(*PASSAGES)
+        self.used: list[tuple[str, t.Scope]] = []
         self.search_fault: BaseException | None = None
         self.describe_fault: BaseException | None = None
         self.buckets = (t.BucketInfo("contracts", 60, 4000, "Agreements"), t.BucketInfo("secret", 1, 2))
@@ -118,6 +130,13 @@ class ScriptedDriver:
             raise NotFound("There is no such answer, or no more.", "id")
         request = s.AskRequest(question="When?")
         return s.AnswerRecord(created_at="2026-01-05T00:00:00.000+00:00", request=request, response=response())
+
+    async def tools(self, scope: t.Scope, request_id: str) -> tuple[t.ToolSpec, ...]:
+        return self.registry.specs(scope.buckets)
+
+    async def use_tool(self, name: str, arguments: Mapping[str, Any], scope: t.Scope, request_id: str) -> ToolOutput:
+        self.used.append((name, scope))
+        return await self.registry.call(name, arguments, ToolContext(Bound(self.retriever, scope), False, request_id))
 
     async def readiness(self) -> s.Readiness:
         return self.ready_now()

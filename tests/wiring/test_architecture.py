@@ -16,7 +16,19 @@ OUTSIDE_CORE = ("assay.index", "assay.cli", "assay.__main__", "assay.conversatio
 RAY_ALLOWED = {"graph.py", "examples", "bench", "tests"}
 RAY_FREE = {
     f"deployments/{name}.py"
-    for name in ("api", "body", "chat", "conversations", "events", "openapi", "openapi_chat", "problems", "sse")
+    for name in (
+        "api",
+        "body",
+        "chat",
+        "conversations",
+        "events",
+        "gate",
+        "mcp_door",
+        "openapi",
+        "openapi_chat",
+        "problems",
+        "sse",
+    )
 }
 ABSOLUTE_HOME = re.compile(r"(?<![\w.~$}])/(?:root|home/[a-z]+|Users/[A-Za-z]+|work|tmp/w)(?:/|\b)")
 REGISTRY = re.compile(

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing, contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -25,6 +26,7 @@ from assay.cli.search import search
 from assay.client import AsyncClient, Client, EventDecoder, NotAssay, Unreachable
 from assay.config import ConversationsConfig, IngressConfig
 from assay.errors import AssayError, Overloaded, StageTimeout, StageUnavailable, UnknownBucket
+from assay.keys import KeyFile
 from deployments.api import make_api
 from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver, response, whole
 
@@ -37,7 +39,7 @@ FILTER = s.And(and_=[s.Predicate(field="type", op="=", value="Supply")])
 
 @contextmanager
 def listening(app: object) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))  # type: ignore[arg-type]
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))  # type: ignore[arg-type]
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     until(lambda: server.started)
@@ -81,7 +83,7 @@ def test_blocking_client(url: str, driver: ScriptedDriver) -> None:
 @pytest.mark.anyio
 async def test_async_client(driver: ScriptedDriver) -> None:
     transport = httpx.ASGITransport(make_api(driver, CONFIG))
-    async with AsyncClient("http://test", transport=transport) as client:
+    async with AsyncClient("http://localhost", transport=transport) as client:
         answer = await client.ask(QUESTION)
         events = [event async for event in client.stream(QUESTION)]
         found = await client.search(s.SearchRequest(question="termination"))
@@ -142,7 +144,7 @@ async def test_slow_cut_off_or_strange_servers() -> None:
         body = b'id: 1\nevent: status\ndata: {"type":"status","state":"planning"}\n\n' if streams else b"<html>"
         await send({"type": "http.response.body", "body": body})
 
-    async with AsyncClient("http://test", transport=httpx.ASGITransport(strange)) as client:
+    async with AsyncClient("http://localhost", transport=httpx.ASGITransport(strange)) as client:
         with pytest.raises(StageUnavailable, match="ended before"):
             assert [event async for event in client.stream(QUESTION)]
         for call in (client.ready(), client.search(s.SearchRequest(question="x")), client.ask(QUESTION)):
@@ -212,6 +214,17 @@ def test_ask_shows_the_way_and_the_answer(url: str, driver: ScriptedDriver) -> N
     assert "timeout after 8.0 s; instead: fused order" in err
     assert "\x1b" not in out + err
     assert (driver.asked[0].buckets, driver.asked[0].mode) == (["contracts"], "agentic")
+
+
+def test_a_key_goes_along(driver: ScriptedDriver, tmp_path: Path) -> None:
+    _, key = KeyFile(tmp_path / "keys.json").create("a", None, ["search", "ask"], 600, 16)
+    with listening(make_api(driver, CONFIG.model_copy(update={"keys": str(tmp_path / "keys.json")}))) as url:
+        with Client(url) as client, pytest.raises(AssayError, match="API key"):
+            client.ask(QUESTION)
+        with Client(url, key=key) as client:
+            assert client.ask(QUESTION).citations == [CITATION]
+        assert run("When?", "--url", url)[0] == 1
+        assert run("When?", "--url", url, "--key", key)[0] == 0
 
 
 def test_ask_json(url: str) -> None:

@@ -3,21 +3,23 @@
 import asyncio
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from assay import __main__ as command
 from assay import errors as er
 from assay import events as ev
+from assay import serve_config
 from assay.config import ConversationsConfig, IngressConfig
 from assay.keys import KeyFile, Keyring, keyring_of
 from deployments.api import make_api
+from deployments.local import LocalGraph
 from tests.wiring.scripted_driver import ScriptedDriver, whole
-from tests.wiring.test_api import JSON, error_of, until
+from tests.wiring.test_api import error_of, in_process, until
 
 pytestmark = pytest.mark.anyio
 QUESTION = {"question": "When?"}
@@ -35,6 +37,8 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("PATCH", "/v1/conversations/x", {"title": "x"}),
     ("DELETE", "/v1/conversations/x", None),
     ("POST", "/v1/conversations/x/messages", QUESTION),
+    ("GET", "/v1/tools", None),
+    ("POST", "/mcp", {}),
     ("GET", "/v1/nothing", None),
 ]
 
@@ -56,13 +60,8 @@ def config(tmp_path: Path) -> IngressConfig:
 
 @pytest.fixture
 async def http(driver: ScriptedDriver, config: IngressConfig) -> AsyncIterator[httpx.AsyncClient]:
-    async with client(make_api(driver, config)) as found:
+    async with in_process(make_api(driver, config)) as found:
         yield found
-
-
-def client(app: FastAPI, address: str = "127.0.0.1") -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app, client=(address, 1234))
-    return httpx.AsyncClient(transport=transport, base_url="http://test", headers=JSON)
 
 
 def key(file: KeyFile, buckets: list[str] | None = None, tenant: str = "a", **more: Any) -> dict[str, str]:
@@ -113,6 +112,20 @@ def test_nothing_starts_without_a_key_where_one_is_required(file: KeyFile, confi
         keyring_of(required)
 
 
+@pytest.mark.parametrize(("host", "starts"), [("127.0.0.1", True), ("0.0.0.0", False), ("10.0.0.7", False)])
+def test_nothing_listens_to_others_without_a_key(file: KeyFile, tmp_path: Path, host: str, starts: bool) -> None:
+    local = serve_config.load(Path(__file__).parents[2] / "configs" / "local.yaml")
+    ingress = local.app.ingress.model_copy(update={"keys": str(tmp_path / "keys.json")})
+    config = replace(local, host=host, app=local.app.model_copy(update={"ingress": ingress}))
+    if starts:
+        serve_config.check_keys(config)
+        return
+    with pytest.raises(er.SetupError, match="keys create"), LocalGraph(config, log=tmp_path / "log"):
+        pass
+    file.create("a", None, ["ask"], 60, 2)
+    serve_config.check_keys(config)
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
@@ -139,7 +152,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 async def test_without_keys_this_machine_alone_is_served(driver: ScriptedDriver, config: IngressConfig) -> None:
     app = make_api(driver, config)
     for address, status in (("127.0.0.1", 200), ("::1", 200), ("::ffff:127.0.0.1", 200), ("10.0.0.7", 403), ("x", 403)):
-        async with client(app, address) as http:
+        async with in_process(app, address) as http:
             assert (await http.post("/v1/answers", json=QUESTION)).status_code == status
             assert (await http.get("/healthz")).status_code == 200
 
@@ -293,3 +306,28 @@ async def test_an_answer_is_read_again_by_its_owner_alone(
         await http.get("/v1/answers/ans_1", headers=headers)
     owners = [owner for _, owner in driver.recalled]
     assert owners[0] == asked.owner == "a" and len(set(owners)) == 3
+
+
+# ---- another site's page, open in a browser on this machine ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "localhost:8000"}, 200),
+        ({"host": "127.0.0.1"}, 200),
+        ({"host": "[::1]:8000"}, 200),
+        ({"host": "localhost", "origin": "http://localhost:8000"}, 200),
+        ({"host": "evil.example"}, 403),
+        ({"host": "localhost.evil.example"}, 403),
+        ({"host": "localhost", "origin": "http://evil.example"}, 403),
+        ({"host": "localhost", "origin": "null"}, 403),
+        ({"host": ""}, 403),
+    ],
+)
+async def test_without_keys_no_other_site_asks(
+    http: httpx.AsyncClient, file: KeyFile, headers: dict[str, str], status: int
+) -> None:
+    assert (await http.post("/v1/answers", json=QUESTION, headers=headers)).status_code == status
+    bound = key(file)
+    assert (await http.post("/v1/answers", json=QUESTION, headers={**headers, **bound})).status_code == 200

@@ -1,0 +1,54 @@
+"""A ``Driver`` over a real index and the real loop, in this process; only the model is scripted."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from assay import schemas as s
+from assay import types as t
+from assay.bound import Bound
+from assay.config import RetrieverConfig
+from assay.errors import NotFound
+from assay.events import CompletedEvent, Event
+from assay.hits import Search
+from assay.retrieve import LocalRetriever
+from assay.tools import Registry, ToolContext, ToolOutput
+from assay.tools.builtin import builtin_tools
+from tests.unit.test_loop import ENOUGH, Bench
+
+
+class LocalDriver:
+    def __init__(self, retriever: LocalRetriever, plan: str) -> None:
+        self._bench = Bench(ENOUGH, plan=plan)
+        self._bench.llm.enqueue(*[plan] * 500)
+        self._bench.retriever = retriever  # type: ignore[assignment]
+        self._retriever, self._registry = retriever, Registry(builtin_tools())
+        self._search = Search(retriever, RetrieverConfig())
+
+    async def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[Event]:
+        async with aclosing(self._bench.stream(request)) as events:
+            async for event in events:
+                yield event
+
+    async def ask(self, request: s.AskRequest, request_id: str) -> s.AskResponse:
+        async with aclosing(self.stream(request, request_id)) as events:
+            found = [event.response async for event in events if isinstance(event, CompletedEvent)]
+        return found[0]
+
+    async def search(self, request: s.SearchRequest, request_id: str) -> s.SearchResponse:
+        return await self._search(request, request_id)
+
+    async def describe(self, scope: t.Scope, request_id: str) -> tuple[t.BucketInfo, ...]:
+        return await self._retriever.describe(scope)
+
+    async def tools(self, scope: t.Scope, request_id: str) -> tuple[t.ToolSpec, ...]:
+        return self._registry.specs(scope.buckets)
+
+    async def use_tool(self, name: str, arguments: Mapping[str, Any], scope: t.Scope, request_id: str) -> ToolOutput:
+        return await self._registry.call(name, arguments, ToolContext(Bound(self._retriever, scope), True, request_id))
+
+    async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
+        raise NotFound("There is no such answer, or no more.", "id")
+
+    async def readiness(self) -> s.Readiness:
+        return s.Readiness(status="ready", stages={"retriever": "ready"})

@@ -18,6 +18,7 @@ from assay.tokens import ModelTokenizer
 from bench import llm_answers, llm_quality, llm_speed
 from bench.llm_parts import Parts
 from bench.report import Row, options, publish
+from deployments.calibrate import scores_file
 from deployments.engine.alone import AloneEngine
 
 Part = Callable[[Parts], Awaitable[list[Row]]]
@@ -52,7 +53,7 @@ async def run(args: argparse.Namespace) -> list[Row]:
         quick=args.quick,
         engine=engine,
         close=alone.close,
-        known=CachedLLM(engine, args.cache / "smollm2-135m-instruct" / "scores.jsonl"),
+        known=CachedLLM(engine, scores_file(args.cache, EngineConfig(), alone.model)),
         tokenizer=ModelTokenizer(alone.model),
         encoder=SentenceEmbedder(str(embedder_path())),
         model=alone.model,

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import io
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -18,10 +19,11 @@ from assay import serve_config
 from assay.calibrate import cases, claims, grading, ranking
 from assay.calibrate.cached import CachedLLM
 from assay.calibration import FOLDER, Calibration, Figure, Reranking, model_name, prompt_checksum, weights_checksum
-from assay.config import AppConfig, GradeConfig, RerankerConfig, RerankMethod, SupportConfig
+from assay.config import AnyEngine, AppConfig, GradeConfig, RerankerConfig, RerankMethod, SupportConfig
 from assay.errors import InvalidRequest, SetupError
 from assay.eval.ranking import Bench
 from assay.index.embed import SentenceEmbedder
+from assay.index.files import write_atomic
 from assay.models import resolve_model
 from assay.rerank import LLMReranker
 from assay.templates import Prompts
@@ -85,7 +87,7 @@ class _Calibration:
         )
         self._prompts = Prompts.load(app.prompts)
         self._base = app.reranker
-        self._llm = CachedLLM(self._alone.start, work / "scores.jsonl")
+        self._llm = CachedLLM(self._alone.start, scores_file(work.parent, self._engine, self._alone.model))
         self._tokenizer = tokenizer_of(self._alone.model)
         self._encoder = SentenceEmbedder(resolve_model(app.index.embedder, Path(app.cache).expanduser()))
 
@@ -152,6 +154,12 @@ class _Calibration:
         return show
 
 
+def scores_file(work: Path, engine: AnyEngine, model: str) -> Path:
+    """Of one model's weights, or of one endpoint's model: what another one said is not its own."""
+    own = weights_checksum(model) or hashlib.sha256(engine.model_dump_json().encode()).hexdigest()
+    return work / f"{model_name(engine)}-{own[:16]}" / "scores.jsonl"
+
+
 async def vectors(texts: Sequence[str], encoder: SentenceEmbedder, folder: Path) -> NDArray[np.float32]:
     """Kept in the folder: two cores embed some 50 passages a second."""
     digest = hashlib.sha256(json.dumps([encoder.checksum, *texts]).encode()).hexdigest()[:16]
@@ -159,7 +167,9 @@ async def vectors(texts: Sequence[str], encoder: SentenceEmbedder, folder: Path)
     if not file.exists():
         found = await encoder.embed(texts)
         file.parent.mkdir(parents=True, exist_ok=True)
-        np.save(file, found)
+        buffer = io.BytesIO()
+        np.save(buffer, found)
+        write_atomic(file, buffer.getvalue())
     return np.asarray(np.load(file))
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,14 @@ class CachedLLM:
         self._llm: LLM | None = None
         self._known: dict[str, dict[str, Any]] = {}
         file.parent.mkdir(parents=True, exist_ok=True)
-        for line in file.read_text().splitlines() if file.exists() else ():
-            kept = json.loads(line)
-            self._known[kept["k"]] = kept
+        text = file.read_text() if file.exists() else ""
+        for line in text.splitlines():
+            try:
+                kept = json.loads(line)
+                self._known[kept["k"]] = kept
+            except (ValueError, KeyError, TypeError):  # half a line: the process was killed as it wrote it
+                continue
+        self._lead = "" if not text or text.endswith("\n") else "\n"
 
     async def engine(self) -> LLM:
         if self._llm is None:
@@ -49,7 +55,8 @@ class CachedLLM:
         return Scores(items, Usage(llm_calls=len(keys), prompt_tokens=tokens))
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        key = _key("complete", json.dumps([[m.role, m.content] for m in request.messages]), str(request.json_schema))
+        asked = replace(request, request_id="", cache_salt=None)
+        key = _key("complete", repr(asked))
         if key not in self._known:
             done = await (await self.engine()).complete(request)
             usage = done.usage.model_dump()
@@ -64,7 +71,8 @@ class CachedLLM:
     def _keep(self, kept: dict[str, Any]) -> None:
         self._known[kept["k"]] = kept
         with self._file.open("a") as file:
-            file.write(json.dumps(kept) + "\n")
+            file.write(self._lead + json.dumps(kept) + "\n")
+        self._lead = ""
 
 
 def _score(each: Sequence[float]) -> ItemScore:

@@ -10,6 +10,7 @@ from assay.calibrate.cases import Case
 from assay.calibrate.fit import Judged, Sample, auc, ece, figure, fit
 from assay.calibration import Figure
 from assay.config import GradeConfig
+from assay.errors import SetupError
 from assay.features import of_evidence
 from assay.ports import Reranker
 from assay.types import Chunk, Evidence, Hit, RerankRequest
@@ -54,6 +55,8 @@ async def _evidence(case: Case, reranker: Reranker | None) -> list[Evidence]:
     if reranker is None:
         return [Evidence(f"E{n}", hit, hit.score, 1) for n, hit in enumerate(hits, 1)]
     done = await reranker.rerank(RerankRequest(case.question, hits, len(hits)))
+    if done.faults:
+        raise SetupError(f"{done.faults} passages of the question '{case.question[:80]}' could not be scored")
     return [Evidence(f"E{n}", r.hit, r.score, 1, r.gain) for n, r in enumerate(done.ranked, 1)]
 
 

@@ -94,6 +94,8 @@ async def scored(
     for number, c in enumerate(found, 1):
         texts = [passage(c.text, hit, passage_tokens, tokenizer) for hit in c.hits]
         relevance = await by.score(c.text, texts, f"calibrate-{number}")
+        if relevance.fault is not None:
+            raise SetupError(f"a passage of the query '{c.query}' could not be scored: {relevance.fault}")
         values.append(np.array(relevance.values))
         tokens += relevance.usage.prompt_tokens
         show(f"rerank by {kind}", number, len(found))

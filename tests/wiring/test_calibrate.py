@@ -125,6 +125,21 @@ async def test_the_engine_is_asked_once_and_faults_are_asked_again(tmp_path: Pat
     assert starts == 2 and engine.history[-1].items == items[1:]  # type: ignore[union-attr]
 
 
+async def test_half_a_line_is_passed_over_and_not_written_on(tmp_path: Path) -> None:
+    file, item = tmp_path / "s.jsonl", ScoreItem("the ocean", " ocean tides")
+    file.write_text('{"k": "a", "ea')
+
+    async def start() -> ScriptedLLM:
+        return ScriptedLLM()
+
+    first = await CachedLLM(start, file).score(ScoreRequest((item,)))
+
+    async def never() -> ScriptedLLM:
+        raise AssertionError("it is known already")
+
+    assert (await CachedLLM(never, file).score(ScoreRequest((item,)))).items == first.items
+
+
 def judged_queries(right: bool) -> tuple[list[Candidates], list[NDArray[np.float64]]]:
     """Forty queries whose relevant document is anywhere; the model's values point to it, or away from it."""
     found, values = [], []

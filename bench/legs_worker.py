@@ -115,6 +115,7 @@ class Faiss:
         return faiss.IndexIVFScalarQuantizer(centres, DIM, centres.ntotal, code, metric)
 
     def open(self, job: Job) -> None:
+        faiss.omp_set_num_threads(1)  # two threads wait for each other longer than one question takes
         self._index = faiss.read_index(str(job.folder / "index.faiss"))
         self._vectors = np.load(job.folder / "vectors.npy").view(np.uint16) if self._refined else None
         self._selectors: dict[int, Any] = {}
@@ -244,10 +245,12 @@ def opened(job: Job) -> float:
 
 
 def found(where: int, numbers: list[int], knob: int) -> list[tuple[list[int], list[float]]]:
-    """The best ten rows and scores for some questions."""
+    """The best ten rows and scores for some questions, of equal scores the lower rows, as in the exact ones: FAISS orders
+    those otherwise, and there are passages that are there twice."""
     allowed, count = _mask(where)
     answers = [_open.ask(number, allowed, count, knob) for number in numbers]
-    return [(rows[:TOP].tolist(), scores[:TOP].tolist()) for rows, scores in answers]
+    orders = [np.lexsort((rows, -np.round(scores, 5)))[:TOP] for rows, scores in answers]
+    return [(rows[o].tolist(), scores[o].tolist()) for (rows, scores), o in zip(answers, orders, strict=True)]
 
 
 def knobs() -> tuple[int, ...]:

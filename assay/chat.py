@@ -258,7 +258,9 @@ def turns_of(messages: Iterable[ChatMessage]) -> list[list[Turn]]:
     their results, are not part of it; nor are the lists of sources under our own answers."""
     turns: list[list[Turn]] = []
     for message in messages:
-        text = message.content.rpartition(SOURCES)[0] or message.content
+        text = message.content
+        if message.role == "assistant":
+            text = text.rpartition(SOURCES)[0] or text
         if message.role == "user" and text.strip():
             turns.append([Turn(role="user", content=text)])
         elif message.role == "assistant" and text.strip() and turns:

@@ -141,4 +141,7 @@ def _host(url: str) -> str:
 def _is_local(scope: Connection) -> bool:
     """A connection from this machine; over a Unix socket there is no address."""
     client = scope.get("client")
-    return not client or not client[0] or is_loopback(client[0])
+    if not client or not client[0]:
+        server = scope.get("server")
+        return server is not None and server[1] is None
+    return is_loopback(client[0])

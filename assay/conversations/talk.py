@@ -78,11 +78,11 @@ class Talk:
                         ended = True
                     elif isinstance(event, ErrorEvent):
                         ended = True
-                        await self._gave_up(message.turn_id, event.error.code, event.error.message)
+                        await self._gave_up(message.turn_id, event.error.code)
                     yield event
         except AssayError as fault:
             ended = True
-            await self._gave_up(message.turn_id, fault.code, fault.message)
+            await self._gave_up(message.turn_id, fault.code)
             raise
         finally:
             if not ended:
@@ -135,7 +135,7 @@ class Talk:
                 held = time.monotonic()
             except NotFound:
                 raise NotFound(
-                    "The conversation was deleted while this was being answered.", "conversation_id"
+                    "The conversation was deleted, or this message given up, while it was answered.", "conversation_id"
                 ) from None
             except StoreUnavailable:
                 if time.monotonic() - held > self._lease_s:
@@ -149,15 +149,15 @@ class Talk:
                 return await self._store.finish(turn_id, kept)
             except NotFound:
                 raise NotFound(
-                    "The conversation was deleted while this was being answered.", "conversation_id"
+                    "The conversation was deleted, or this message given up, while it was answered.", "conversation_id"
                 ) from None
             except StoreUnavailable:
                 if time.monotonic() > until:
                     raise StageUnavailable("The answer could not be kept: the conversations' store is away.") from None
                 await asyncio.sleep(RETRY_S)
 
-    async def _gave_up(self, turn_id: str, code: str | None = None, message: str = "") -> None:
-        """Where this is not written either, the lease runs out, which says the same."""
-        status, error = ("failed", f"{code}: {message}") if code else ("interrupted", None)
+    async def _gave_up(self, turn_id: str, code: str | None = None) -> None:
+        """The fault's code alone is kept: its words may be of the inside. Where this is not written, the lease runs out."""
+        status, error = ("failed", code) if code else ("interrupted", None)
         with suppress(NotFound, StoreUnavailable):
             await self._store.fail(turn_id, "failed" if status == "failed" else "interrupted", error)

@@ -204,7 +204,9 @@ async def _on_parameter(request: Request, fault: Exception) -> Response:
     assert isinstance(fault, RequestValidationError)
     first = fault.errors()[0]
     name = str(first["loc"][-1])
-    wrong = InvalidRequest(f"'{name}': {first['msg'][:200]}.", field=name)
+    bounds = {"ge": ">= ", "le": "<= ", "gt": "> ", "lt": "< ", "max_length": "characters <= ", "pattern": ""}
+    allowed = tuple(f"{bounds[key]}{value}" for key, value in first.get("ctx", {}).items() if key in bounds)
+    wrong = InvalidRequest(f"'{name}': {first['msg'][:200]}.", name, allowed)
     return response_of(body_of(wrong, request.state.request_id), path=request.url.path)
 
 

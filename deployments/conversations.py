@@ -67,7 +67,10 @@ def add_conversations(app: FastAPI, driver: Driver, config: IngressConfig, slots
     async def list_(
         request: Request,
         limit: Annotated[int, Query(ge=1, le=100)] = 50,
-        before: Annotated[str | None, Query(max_length=40, description="The id of the last one that you have.")] = None,
+        before: Annotated[
+            str | None,
+            Query(max_length=40, pattern="^[A-Za-z0-9_-]*$", description="The id of the last one that you have."),
+        ] = None,
     ) -> Response:
         """The conversations, the last used first."""
         found = await store.recent(tenant_of(request), limit, before)

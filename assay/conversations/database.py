@@ -15,12 +15,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from assay.conversations.types import StoreUnavailable
+from assay.errors import SetupError
 
 T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
 
 TIMEOUT_S = 10
 _MIGRATION_LOCK = 0x4153_5341  # any number, the same in every replica
+_PARAMETERS = frozenset(("host", "port"))  # of a URL's query, as SQLAlchemy reads them
 _MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -53,9 +55,19 @@ def _sqlite_begin(connection: sa.Connection) -> None:
 
 
 def postgresql(dsn: str) -> AsyncEngine:
-    """``dsn``: any URL that names a database (``postgresql://...``); the driver is asyncpg."""
+    """``dsn``: a URL that names a database (``postgresql://...``, also with ``?sslmode=``); the driver is asyncpg.
+
+    Raises ``SetupError`` for any other parameter, which the driver would refuse with each connection."""
     url = sa.make_url(dsn).set(drivername="postgresql+asyncpg")
-    options = {"timeout": TIMEOUT_S / 2, "command_timeout": TIMEOUT_S}
+    query = dict(url.query)
+    options: dict[str, Any] = {"timeout": TIMEOUT_S / 2, "command_timeout": TIMEOUT_S}
+    if mode := query.pop("sslmode", None):
+        options["ssl"] = mode
+    if unknown := sorted(set(query) - _PARAMETERS):
+        known = tuple(sorted({"sslmode", *_PARAMETERS}))
+        message = f"the database's URL has the parameter '{unknown[0][:40]}'; there are {', '.join(known)}"
+        raise SetupError(message, "conversations", known)
+    url = url.set(query=query)
     return create_async_engine(url, pool_pre_ping=True, pool_timeout=TIMEOUT_S / 2, connect_args=options)
 
 

@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints
 
 from assay.schemas import AskRequest, AskResponse, Shape, Turn
 
-Title = Annotated[str, StringConstraints(max_length=200), Field(json_schema_extra={"pattern": r"^[^\u0000]*$"})]
+Title = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\u0000]*$")]
 Delivery = Literal["progressive", "final_only"]
 
 

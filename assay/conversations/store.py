@@ -209,6 +209,8 @@ def _busy() -> ConversationBusy:
 
 
 async def _row(c: AsyncConnection, tenant: str, id_: str, lock: bool = False) -> Any:
+    if "\0" in id_:  # no text to PostgreSQL
+        raise _missing()
     query = sa.select(C).where(C.c.id == id_, C.c.tenant == tenant)
     row = (await c.execute(query.with_for_update() if lock else query)).first()
     if row is None:

@@ -10,12 +10,14 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from pydantic import ValidationError
 
 from assay import errors as er
 from assay import events as ev
 from assay import schemas as s
 from assay.config import ConversationsConfig, IngressConfig
 from assay.conversations.database import Database, postgresql, sqlite
+from assay.conversations.shapes import Rename
 from assay.conversations.store import Store
 from assay.conversations.tables import METADATA, TURNS
 from assay.conversations.talk import Talk
@@ -231,6 +233,23 @@ async def test_pages_of_messages(store: Store) -> None:
         await store.finish(each.turn_id, "{}")
     assert [t.position for t in (await store.read("", id_, limit=2))[1]] == [3, 4]
     assert [t.position for t in (await store.read("", id_, limit=2, before=3))[1]] == [1, 2]
+
+
+async def test_an_id_that_is_no_text_is_not_found(store: Store) -> None:
+    with pytest.raises(er.NotFound):
+        await store.read("t", "a\0b")
+
+
+def test_a_hosted_databases_url_is_taken_and_another_parameter_is_named() -> None:
+    postgresql("postgresql://u:p@db.example/x?sslmode=require")
+    with pytest.raises(er.SetupError, match=r"'ssl_mode'.*sslmode"):
+        postgresql("postgresql://u:p@db.example/x?ssl_mode=require")
+
+
+@pytest.mark.parametrize("title", ["a\0b", "x" * 201])
+def test_a_title_is_text(title: str) -> None:
+    with pytest.raises(ValidationError):
+        Rename(title=title)
 
 
 async def test_deleting_deletes_from_the_file(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 import os
 import random
+import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from ray.exceptions import RayError, RayTaskError
@@ -101,12 +102,11 @@ def batch(
     with door.Journal(out, rows, {}) as journal:
         if again:
             journal.forget([n for n, line in journal.done.items() if line["error"] is not None])
+        before = signal.signal(signal.SIGINT, lambda *_: _interrupted(journal, len(rows)))
         try:
             _answer(rows, journal, address, concurrency, app, timeout)
-        except KeyboardInterrupt:
-            done = f"{len(journal.done)} of {len(rows)} rows are done and kept in {journal.path}"
-            _say(f"{done}; the same command goes on from there.")
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+        finally:
+            signal.signal(signal.SIGINT, before)
         door.write_rows(out, [journal.done[row[door.NUMBER]] for row in rows])
         bad = [line for line in journal.done.values() if line["error"] is not None]
         hint = ""
@@ -116,6 +116,15 @@ def batch(
             journal.delete()
         _say(f"{out}: {len(rows) - len(bad)} of {len(rows)} rows answered, {len(bad)} failed{hint}.")
         raise typer.Exit(EXIT_SOME_FAILED if bad else 0)
+
+
+def _interrupted(journal: door.Journal, rows: int) -> NoReturn:
+    """Ends at once: every answer is in the journal, which bears half a line, and Ray's own way out of a running dataset can
+    end in an abort of the process (2.60: a task completes while it is cancelled). Ray clears up after a driver that is gone."""
+    done = f"{len(journal.done)} of {rows} rows are done and kept in {journal.path}"
+    _say(f"{done}; the same command goes on from there.")
+    sys.stderr.flush()
+    os._exit(EXIT_INTERRUPTED)
 
 
 def _answer(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.schemas import Fusion
+from assay.schemas import Fusion as Fusion
 
 Ids = NDArray[np.int64]
 _Values = NDArray[np.float64]

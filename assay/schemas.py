@@ -278,6 +278,13 @@ class AskOptions(Shape):
     clarify: bool = Field(default=True, description="Whether it may ask back; if not, it answers with what there is.")
 
 
+def link_follows(legs: list[str]) -> list[str]:
+    """Of a field ``legs``, for pydantic."""
+    if "link" in legs and "dense" not in legs:
+        raise ValueError("link weighs what it finds by the dense leg, so it needs dense beside it")
+    return legs
+
+
 def _speakable(text: str) -> str:
     """Refuse text that no document can hold: blank, NUL, or lone surrogates (which cannot be sent as UTF-8)."""
     if not text.strip():
@@ -415,7 +422,7 @@ class SearchRequest(Shape):
         min_length=1,
         max_length=3,
         description="link: also the documents that the question and the best hits mention by title; it needs dense.",
-        # What ``_link_follows`` refuses, for readers of the schema.
+        # What ``link_follows`` refuses, for readers of the schema.
         json_schema_extra={"if": {"contains": {"const": "link"}}, "then": {"contains": {"const": "dense"}}},
     )
     fusion: Fusion | None = Field(default=None, description="How the legs' lists become one; none: as the config says.")
@@ -431,12 +438,7 @@ class SearchRequest(Shape):
     _question = field_validator("question")(_speakable)
     _whole = field_validator("top_k", "context_chars", mode="before")(whole)
 
-    @field_validator("legs")
-    @classmethod
-    def _link_follows(cls, legs: list[str]) -> list[str]:
-        if "link" in legs and "dense" not in legs:
-            raise ValueError("link weighs what it finds by the dense leg, so it needs dense beside it")
-        return legs
+    _linked = field_validator("legs")(link_follows)
 
 
 class SearchHit(Shape):

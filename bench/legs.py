@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bench import corpus
 from bench import legs_worker as worker
 from bench.legs_worker import GIVEN, LEGS, TOP, Job
-from bench.report import Row, options, publish
+from bench.report import Row, kept, options, publish
 
 FILTERS = {100: "no filter", 30: "30 % filter", 1: "1 % filter"}
 DENSE = tuple(name for name in LEGS if name not in ("postings", "bm25s"))
@@ -159,7 +159,7 @@ def main() -> None:
     # What others are compared with is always there, and first.
     asked = {ours for name in args.legs.split(",") for ours in (OURS[name], name)}
     names = [name for name in LEGS if name in asked]
-    rows = _kept(args.json)
+    rows = kept(args.json)
     for size in map(int, (args.sizes or ("20000" if args.quick else "100000")).split(",")):
         collection = corpus.make(size, args.folder, data=args.data)
         here = [name for name in names if size <= GIVEN or name not in SLOW]
@@ -168,13 +168,6 @@ def main() -> None:
         measured = {row.name.rpartition(" | ")[0] for row in found}
         rows = [row for row in rows if row.name.rpartition(" | ")[0] not in measured] + found
         publish("Legs", rows, args, "side by side, the same vectors, terms and questions: docs/benchmarks.md")
-
-
-def _kept(path: Path | None) -> list[Row]:
-    """Of an earlier run: what this one measures is replaced, the rest stays."""
-    if path is None or not path.exists():
-        return []
-    return [Row(**row) for row in json.loads(path.read_text())["rows"]]
 
 
 if __name__ == "__main__":

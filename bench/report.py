@@ -98,6 +98,13 @@ def publish(
     write(rows, args, beside, details)
 
 
+def kept(path: Path | None) -> list[Row]:
+    """Of an earlier run's file: what a new run measures is replaced by its caller, the rest stays."""
+    if path is None or not path.exists():
+        return []
+    return [Row(**row) for row in json.loads(path.read_text())["rows"]]
+
+
 def write(
     rows: Sequence[Row], args: argparse.Namespace, beside: str = "", details: Mapping[str, object] | None = None
 ) -> None:

@@ -32,7 +32,7 @@ from bench import corpus, search_http
 from bench.corpus import Corpus
 from bench.peers.assay_index import BUCKET
 from bench.peers.worker import DEPTH, SYSTEMS, TOP
-from bench.report import Row, at_least, at_most, options, publish
+from bench.report import Row, at_least, at_most, kept, options, publish
 
 ROOT = Path(__file__).parents[1]
 OURS = ("assay", "bare pair")
@@ -357,7 +357,7 @@ def main() -> None:
         sys.exit(f"the peers' environment {args.peers} is missing: run 'make peers', or name one with --peers")
     encoder = SentenceEmbedder(str(embedder_path()))
     settings = {"embedder": encoder.name, "checksum": encoder.checksum}
-    rows = _kept(args.json)
+    rows = kept(args.json)
     for size in map(int, args.sizes.split(",")):
         collection = corpus.make(size, args.folder, data=args.data)
         with tempfile.TemporaryDirectory(dir=args.work) as folder:
@@ -381,13 +381,6 @@ def _kept_and(rows: list[Row], size: int, names: Sequence[str], found: list[Row]
 
 def _publish(rows: list[Row], args: argparse.Namespace) -> None:
     publish("Hybrid search", rows, args, "side by side, the same texts, vectors and questions: docs/benchmarks.md")
-
-
-def _kept(path: Path | None) -> list[Row]:
-    """Of an earlier run: sizes and systems that this one measures are replaced, the others stay."""
-    if path is None or not path.exists():
-        return []
-    return [Row(**row) for row in json.loads(path.read_text())["rows"]]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from assay.config import Legs, RetrieverConfig
 from assay.errors import InvalidRequest
+from assay.schemas import link_follows
 from assay.types import LEGS, Leg
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -27,12 +28,7 @@ _PATIENCE_S = 600.0  # a leg that is given up would be measured as a worse one
 class _Options(RetrieverConfig, Legs):
     legs: list[Literal["dense", "sparse", "link"]] = Field(default=["dense", "sparse"], min_length=1)
 
-    @field_validator("legs")
-    @classmethod
-    def _link_follows(cls, legs: list[str]) -> list[str]:
-        if "link" in legs and "dense" not in legs:
-            raise ValueError("link weighs what it finds by the dense leg, so it needs dense beside it")
-        return legs
+    _linked = field_validator("legs")(link_follows)
 
 
 @dataclass(frozen=True, slots=True)

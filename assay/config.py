@@ -239,8 +239,19 @@ class GradeConfig(Logistic):
         "denied": 0.0235,
         "similarity": 0.5467,
     }
+    about: Logistic = Field(
+        default=Logistic(
+            intercept=2.5838,
+            weights={"word_coverage": 3.76, "name_coverage": 2.9836, "similarity": 10.5487},
+            means={"word_coverage": 0.7341, "name_coverage": 0.7957, "similarity": 0.5467},
+        ),
+        description="P(the evidence is about what is asked): over what says so of any collection, not of steps and links.",
+    )
     min_answer: float = Field(
-        default=0.25, ge=0, le=1, description="When the search ends below this, the answer says that nothing was found."
+        default=0.4,
+        ge=0,
+        le=1,
+        description="When the search ends with less than this of ``about``, the answer says that nothing was found.",
     )
 
 

@@ -110,7 +110,7 @@ class Ending:
         if run.said is not None:
             return True  # the model has weighed it
         grade = run.grade or await run.measure()
-        return grade.p_enough >= run.config.reranker.grade.min_answer
+        return grade.p_about >= run.config.reranker.grade.min_answer
 
     def _unfounded(self) -> bool:
         """Whether the model of the conversation answers, and nothing of it stands on the evidence."""

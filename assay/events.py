@@ -57,6 +57,7 @@ class GradeEvent(_Event):
     p_enough: float
     p_more: float
     p_clarify: float
+    p_about: float
     missing: list[str] = []
     follow_up: str | None = None
     features: dict[str, float] = {}

@@ -72,6 +72,7 @@ class FeatureGrader:
             p_enough=p_enough,
             p_more=1 - p_enough - p_clarify,
             p_clarify=p_clarify,
+            p_about=self._config.about.probability(measured) if ordered else 0.0,
             features=measured,
             missing=missing,
             follow_up=follow_up(request.question, ordered, missing),

@@ -350,6 +350,7 @@ class Run(Searching):
             p_enough=grade.p_enough,
             p_more=grade.p_more,
             p_clarify=grade.p_clarify,
+            p_about=grade.p_about,
             missing=list(grade.missing),
             follow_up=grade.follow_up,
             features=dict(grade.features),

@@ -417,11 +417,13 @@ class GradeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """Probabilities that sum to 1, the measured features behind them, and for "more" the query to try next."""
+    """Probabilities that sum to 1, the measured features behind them, and for "more" the query to try next. ``p_about``, apart
+    from these: whether the evidence is about what is asked at all, so that an answer can be made of it, whole or not."""
 
     p_enough: float
     p_more: float
     p_clarify: float
+    p_about: float
     features: Mapping[str, float]
     missing: tuple[str, ...] = ()
     follow_up: str | None = None

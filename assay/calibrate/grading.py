@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from assay.calibration import Figure
 from assay.config import GradeConfig
 from assay.errors import SetupError
 from assay.features import of_evidence
+from assay.logistic import Logistic
 from assay.ports import Reranker
 from assay.types import Chunk, Evidence, Hit, RerankRequest
 
@@ -33,6 +35,8 @@ LEXICAL = (
     "similarity",
 )
 OF_THE_MODEL = ("least_gain",)  # of the best passage; the mean over tokens adds nothing to it
+# What says of any collection whether its passages are about the question; links and sentences say how far they lead.
+ABOUT = ("word_coverage", "name_coverage", "similarity")
 HELD_OUT = 4  # one question in so many is kept back from a fit and its choice of the penalty, and judged once
 
 
@@ -71,20 +75,38 @@ def _hit(number: int, passage: tuple[str, str], cosine: float) -> Hit:
 def fitted(
     cases: Sequence[Case], measured: Sequence[Sample], names: Sequence[str], min_answer: float
 ) -> tuple[GradeConfig, list[Figure]]:
-    """The fit over all cases, and what such a fit is worth on questions that it has not seen."""
+    """The fits over all cases, and what such fits are worth on questions that they have not seen."""
     judged = fit(measured, names)
+    about, of_about = _about(cases, measured, min_answer)
     figures: list[Figure] = []
     for task in dict.fromkeys(case.task for case in cases):
         at = np.array([case.task == task for case in cases])
         if task != "elsewhere":
             figures += _figures(task, "cross-validated", judged.out_of_fold[at], _of(measured, at))
-            figures += _figures(task, "fitted without this set", *_away(measured, at, names))
+            figures += _away(task, "fitted without this set", measured, at, names)
     held = np.array([_held_out(case.group) for case in cases])
     figures += _figures("all sets", "cross-validated", judged.out_of_fold, measured)
-    figures += _figures("all sets", "held out", *_away(measured, held, names))
-    figures += _wrongly_answered(cases, measured, judged, min_answer)
-    grade = GradeConfig(**judged.model.model_dump(), min_answer=min_answer)
-    return grade, figures
+    figures += _away("all sets", "held out", measured, held, names)
+    grade = GradeConfig(**judged.model.model_dump(), about=about, min_answer=min_answer)
+    return grade, figures + of_about
+
+
+def _about(cases: Sequence[Case], measured: Sequence[Sample], min_answer: float) -> tuple[Logistic, list[Figure]]:
+    """P(about what is asked): a question's own passages, enough or not, against those of another collection."""
+    is_own = [case.task != "elsewhere" for case in cases]
+    if len(set(is_own)) < 2:  # one collection alone says nothing of it
+        return GradeConfig().about, []
+    # Both kinds count alike: how many questions of another collection there are here says nothing of how many will be asked.
+    whole = {
+        kind: sum(s.weight for s, own in zip(measured, is_own, strict=True) if own == kind) for kind in (True, False)
+    }
+    own = [
+        replace(s, holds=kind, weight=s.weight / whole[kind] * len(cases) / 2)
+        for s, kind in zip(measured, is_own, strict=True)
+    ]
+    judged = fit(own, ABOUT)
+    figures = [figure("about, cross-validated: AUC", auc, judged.out_of_fold, own)]
+    return judged.model, figures + _wrongly_answered(cases, measured, judged, min_answer)
 
 
 def _figures(task: str, how: str, p: NDArray[np.float64], measured: Sequence[Sample]) -> list[Figure]:
@@ -94,13 +116,17 @@ def _figures(task: str, how: str, p: NDArray[np.float64], measured: Sequence[Sam
 
 
 def _away(
-    measured: Sequence[Sample], away: NDArray[np.bool_], names: Sequence[str]
-) -> tuple[NDArray[np.float64], list[Sample]]:
-    """What a fit says of those that are ``away``, if it has seen none of their questions, not even before other passages."""
+    task: str, how: str, measured: Sequence[Sample], away: NDArray[np.bool_], names: Sequence[str]
+) -> list[Figure]:
+    """Of what a fit says of those that are ``away``, if it has seen none of their questions, not even before other passages;
+    none where the others alone cannot be fitted to."""
     theirs = _of(measured, away)
     groups = {sample.group for sample in theirs}
-    model = fit([sample for sample in measured if sample.group not in groups], names, repeats=0).model
-    return np.array([model.probability(s.measured) for s in theirs]), theirs
+    others = [sample for sample in measured if sample.group not in groups]
+    if not theirs or len({sample.holds for sample in others}) < 2:
+        return []
+    model = fit(others, names, repeats=0).model
+    return _figures(task, how, np.array([model.probability(s.measured) for s in theirs]), theirs)
 
 
 def _wrongly_answered(
@@ -118,9 +144,7 @@ def _wrongly_answered(
     ):
         at = np.array(chosen)
         if at.any():
-            figures.append(
-                figure(f"all sets, cross-validated: {name}", below, judged.out_of_fold[at], _of(measured, at))
-            )
+            figures.append(figure(f"about, cross-validated: {name}", below, judged.out_of_fold[at], _of(measured, at)))
     return figures
 
 

@@ -60,8 +60,7 @@ def test_every_citation_of_every_answer_stands_in_its_page(answers: list[AskResp
 
 
 def test_the_answers_are_whole(answers: list[AskResponse]) -> None:
-    # The fitted grader refuses one in fourteen answerable questions (docs/calibration.md), and more of another collection.
-    assert [a.status for a in answers].count("answered") >= 10
+    assert [a.status for a in answers].count("answered") >= 11
     assert all(a.citations for a in answers if a.status == "answered")
     assert sum(bool(a.degraded) for a in answers) <= 1, [a.degraded for a in answers]
 

@@ -224,7 +224,13 @@ def _grade(request: Any, draw: Draw) -> Grade:
         st.sampled_from([(0.9, 0.05, 0.05), (0.3, 0.6, 0.1), (0.1, 0.8, 0.1), (0.2, 0.2, 0.6)])
     )
     return Grade(
-        enough, more, clarify, features={}, follow_up=draw(st.sampled_from([None, *QUERIES])), usage=Usage(llm_calls=1)
+        enough,
+        more,
+        clarify,
+        enough,
+        features={},
+        follow_up=draw(st.sampled_from([None, *QUERIES])),
+        usage=Usage(llm_calls=1),
     )
 
 

@@ -30,7 +30,7 @@ from tests.unit.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench
 pytestmark = pytest.mark.anyio
 
 PAGE = Predicate(field="page", op=">", value=900)
-UNCLEAR = Grade(p_enough=0.2, p_more=0.2, p_clarify=0.6, features={})
+UNCLEAR = Grade(p_enough=0.2, p_more=0.2, p_clarify=0.6, p_about=0.2, features={})
 
 
 class MemoryAnswers:

@@ -101,10 +101,10 @@ class Bench:
 
 
 def more(follow_up: str | None) -> Grade:
-    return Grade(p_enough=0.4, p_more=0.55, p_clarify=0.05, features={}, follow_up=follow_up)
+    return Grade(p_enough=0.4, p_more=0.55, p_clarify=0.05, p_about=0.4, features={}, follow_up=follow_up)
 
 
-ENOUGH = Grade(p_enough=0.9, p_more=0.08, p_clarify=0.02, features={})
+ENOUGH = Grade(p_enough=0.9, p_more=0.08, p_clarify=0.02, p_about=0.9, features={})
 
 
 async def test_an_answer_is_made_of_verified_verbatim_sentences() -> None:
@@ -180,11 +180,17 @@ async def test_the_budget_of_tokens_ends_the_search_and_leaves_the_answer_its_ow
 
 
 async def test_weak_evidence_gives_a_plain_statement_of_what_was_searched() -> None:
-    weak = Grade(p_enough=0.05, p_more=0.9, p_clarify=0.05, features={}, follow_up=None)
+    weak = Grade(p_enough=0.05, p_more=0.9, p_clarify=0.05, p_about=0.05, features={}, follow_up=None)
     response = await Bench(weak).ask("Who painted the ocean ceiling of the Sistine Chapel?")
     assert (response.status, response.terminated_by, response.citations) == ("no_evidence", "no_evidence", [])
     assert response.answer is not None and response.answer.style == "statement"
     assert "Sistine" in response.answer.text and "3 passages" in response.answer.text
+
+
+async def test_evidence_that_is_not_enough_but_about_the_question_is_answered_from() -> None:
+    partly = Grade(p_enough=0.05, p_more=0.9, p_clarify=0.05, p_about=0.9, features={}, follow_up=None)
+    response = await Bench(partly).ask()
+    assert response.status == "answered" and response.citations
 
 
 async def test_no_hits_at_all_says_so() -> None:
@@ -205,7 +211,7 @@ async def test_a_filter_that_empties_the_result_is_named() -> None:
 
 
 async def test_a_question_that_names_nothing_asks_back() -> None:
-    unclear = Grade(p_enough=0.2, p_more=0.2, p_clarify=0.6, features={})
+    unclear = Grade(p_enough=0.2, p_more=0.2, p_clarify=0.6, p_about=0.2, features={})
     response = await Bench(unclear).ask("ocean")
     assert response.status == "clarify" and response.clarification is not None
     assert response.clarification.type == "ambiguous" and response.answer is None
@@ -335,7 +341,7 @@ async def test_variants_that_fail_leave_what_the_question_found() -> None:
 
 
 async def test_a_failed_later_round_still_names_what_was_searched() -> None:
-    weak = Grade(p_enough=0.1, p_more=0.85, p_clarify=0.05, features={}, follow_up="Sistine ocean")
+    weak = Grade(p_enough=0.1, p_more=0.85, p_clarify=0.05, p_about=0.1, features={}, follow_up="Sistine ocean")
     bench = Bench(weak)
     bench.retriever.faults.extend([None, None, StageUnavailable("down")])
     response = await bench.ask("Who painted the ocean ceiling?")

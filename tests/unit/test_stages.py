@@ -219,7 +219,17 @@ async def test_grades_are_probabilities_that_rise_with_coverage() -> None:
 
 
 async def test_no_evidence_is_never_enough() -> None:
-    assert (await FeatureGrader(GradeConfig()).grade(GradeRequest(QUESTION, ()))).p_enough == 0
+    grade = await FeatureGrader(GradeConfig()).grade(GradeRequest(QUESTION, ()))
+    assert (grade.p_enough, grade.p_about) == (0, 0)
+
+
+async def test_what_is_about_the_question_need_not_be_enough() -> None:
+    config = GradeConfig()
+    asked = "Why does the Moon raise ocean tides, and who explained the tides of Mars in Chapter 9?"
+    near = await FeatureGrader(config).grade(GradeRequest(asked, found("The Moon causes ocean tides.")))
+    away = await FeatureGrader(config).grade(GradeRequest(QUESTION, found("Stars burn hydrogen.")))
+    assert near.p_enough < 0.5
+    assert near.p_about > config.min_answer > away.p_about
 
 
 async def test_a_question_without_content_asks_back() -> None:

@@ -60,7 +60,7 @@ def whole() -> list[Step]:
         ev.ToolCallStart(tool="search_hybrid", arguments={"queries": ["termination", "notice"]}),
         ev.ToolCallResult(tool="search_hybrid", hits=17, duration_ms=44, outcome="ok"),
         ev.EvidenceEvent(added=["E1"], titles=["Supply Agreement"]),
-        ev.GradeEvent(p_enough=0.8, p_more=0.15, p_clarify=0.05),
+        ev.GradeEvent(p_enough=0.8, p_more=0.15, p_clarify=0.05, p_about=0.9),
         ev.AnswerEvent(delta=ANSWER),
         ev.CitationEvent(citation=CITATION),
         ev.CompletedEvent(response=response()),

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from assay.calibrate import cases as c
 from assay.calibrate.cached import CachedLLM
 from assay.calibrate.fit import Sample, arrays, auc, ece, fit
+from assay.calibrate.grading import fitted
 from assay.calibrate.ranking import Candidates, chosen
+from assay.config import GradeConfig
 from assay.errors import SetupError
 from assay.types import Hit, ItemScore, ScoreItem, ScoreRequest, Scores
 from tests.fakes import BagEmbedder, ScriptedLLM, chunk
@@ -86,6 +88,34 @@ async def test_both_sides_of_a_question_have_as_many_passages_and_weigh_the_same
             sides[case.question][case.enough] += case.weight
     assert len(sides) == 3 and all(side == {True: 1.0, False: 1.0} for side in sides.values())
     assert any(case.task == "elsewhere" and not case.enough for case in found)
+
+
+def about(*tasks: str) -> tuple[float, float]:
+    """What a fit over such cases says of evidence that covers all of a question, and of none of it."""
+    found, measured = [], []
+    for n, task in enumerate(tasks):
+        enough = task != "elsewhere" and n % 4 == 0
+        covered = float(RNG.uniform(0, 0.4) if task == "elsewhere" else RNG.uniform(0.6, 1))
+        found.append(c.Case(task, f"g{n}", f"q{n}", (), (), enough))
+        features = {"word_coverage": covered, "name_coverage": covered, "similarity": covered, "linked": float(enough)}
+        measured.append(Sample(features, enough, f"g{n}"))
+    grade, figures = fitted(found, measured, ("linked",), GradeConfig().min_answer)
+    refused = [f.value for f in figures if f.name.endswith("of another collection, refused")]
+    assert refused == ([pytest.approx(1, abs=0.1)] if "elsewhere" in tasks else [])
+    whole, none = (dict.fromkeys(grade.about.weights, value) for value in (1.0, 0.0))
+    return grade.about.probability(whole), grade.about.probability(none)
+
+
+def test_about_is_told_from_another_collection_and_not_from_too_little() -> None:
+    high, low = about(*["hotpotqa"] * 80, *["elsewhere"] * 20)
+    assert high > 0.9
+    assert low < 0.1
+
+
+def test_one_collection_alone_says_nothing_of_what_is_about_something_else() -> None:
+    default = GradeConfig().about
+    high, _ = about(*["hotpotqa"] * 40)
+    assert high == default.probability(dict.fromkeys(default.weights, 1.0))
 
 
 @pytest.mark.parametrize("line", ["{", '{"question": "x"}', '{"question": "x", "gold": [1], "others": []}'])

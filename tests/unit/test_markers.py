@@ -4,8 +4,6 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from assay import markers
 from assay.markers import read_markers
@@ -44,26 +42,6 @@ def test_markers_of_every_form_are_read(text: str, slots: tuple[str, ...], unkno
 )  # fmt: skip
 def test_what_is_no_citation_stays(text: str) -> None:
     assert read_markers(text, SLOTS) == (text, (), 0)
-
-
-FORMS = st.sampled_from(["[{}]", "[E{}]", "[[{}]]", "【{}】", "[ {} ]", "[{}, 9]", "[{}-{}]"])
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["Tides rise", "潮", "x < y", "a.b"]), FORMS, st.integers(1, 5)), max_size=8))
-def test_the_text_and_the_slots_come_apart(parts: list[tuple[str, str, int]]) -> None:
-    text = " ".join(f"{words} {form.format(number, number)}." for words, form, number in parts)
-    bare, slots, _ = read_markers(text, SLOTS)
-    assert bare == " ".join(f"{words}." for words, _, _ in parts)
-    assert slots == tuple(dict.fromkeys(f"E{number}" for _, _, number in parts))
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.text(alphabet="[]【】`E1,- \n.a😀é", max_size=200))
-def test_reading_twice_finds_no_slot_that_was_not_there(text: str) -> None:
-    bare, slots, _ = read_markers(text, SLOTS)
-    assert set(slots) <= set(SLOTS)
-    assert len(bare) <= len(text)
 
 
 @pytest.mark.parametrize("text", ["[1]", "[1,", "[[", "`", "` [1] ", "``` ", "[1]`a`", " ", "[1 ", "[E1-"])

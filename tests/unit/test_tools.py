@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from assay.bound import Bound, both
+from assay.bound import Bound
 from assay.config import ToolsConfig, WebConfig
 from assay.errors import InvalidRequest, NotFound, SetupError, StageFault, UnknownBucket
 from assay.schemas import And, Filter, Predicate
@@ -146,18 +144,6 @@ async def test_arguments_that_are_none_are_refused_with_their_place(name: str, a
 async def test_there_are_no_other_tools() -> None:
     with pytest.raises(NotFound, match="delete_all"):
         await call("delete_all", ListRetriever(MOON))
-
-
-FILTERS = st.sampled_from([None, OWN, Predicate(field="title", op="=", value="Moon"), And(and_=[OWN, OWN])])
-
-
-@settings(max_examples=60, deadline=None)
-@given(own=FILTERS, further=FILTERS)
-def test_both_holds_both(own: Filter | None, further: Filter | None) -> None:
-    held = both(own, further)
-    parts = held.and_ if isinstance(held, And) else [held]
-    assert own is None or own == held or own in parts
-    assert further is None or further == held or further in parts
 
 
 @pytest.mark.parametrize("asked", [(), ("docs",), ("secrets",), ("docs", "secrets")])

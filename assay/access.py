@@ -75,7 +75,7 @@ def is_loopback(name: str) -> bool:
 LOCAL = Grant("", None, frozenset(("admin",)))
 
 
-class Bound:
+class BoundDriver:
     """A ``Driver`` for one grant: requests are narrowed to its buckets, and what comes back tells of no others."""
 
     def __init__(self, driver: Driver, grant: Grant) -> None:

@@ -35,7 +35,7 @@ def beyond(own: Scope, buckets: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in buckets if own.buckets and name not in own.buckets)
 
 
-class Bound:
+class BoundRetriever:
     """``ports.Retriever`` within a scope. It can be asked for less than the scope, and for nothing else."""
 
     def __init__(self, retriever: Retriever, scope: Scope) -> None:

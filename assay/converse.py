@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from assay import events as ev
-from assay.bound import Bound
+from assay.bound import BoundRetriever
 from assay.errors import AssayError, InvalidRequest, StageTimeout
 from assay.evidence import Found
 from assay.expand import described
@@ -58,7 +58,7 @@ class Conversation:
     def __init__(self, run: Run, agent: Agent) -> None:
         self._run, self._agent, self._config = run, agent, run.config.tools
         self._ledger = run.ledger
-        self._context = ToolContext(Bound(run.stages.retriever, run.scope), run.may_link, run.id)
+        self._context = ToolContext(BoundRetriever(run.stages.retriever, run.scope), run.may_link, run.id)
         self._tried = {_key("search_hybrid", {"query": run.request.question})}
         self._tokens_left = self._config.evidence_tokens
         self._faulty = 0

@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 
 from assay import loop
 from assay.answers import store_of
-from assay.bound import Bound
+from assay.bound import BoundRetriever
 from assay.config import AppConfig
 from assay.converse import Agent
 from assay.errors import AssayError, NotFound, StageTimeout, of_code
@@ -132,7 +132,7 @@ class Driver:
 
     async def _use_tool(self, name: str, arguments: Mapping[str, Any], scope: Scope, request_id: str) -> ToolOutput:
         config, timeout_s = self._config, self._config.retriever.timeout_s
-        context = ToolContext(Bound(self._retriever, scope), config.retriever.link_hop, request_id)
+        context = ToolContext(BoundRetriever(self._retriever, scope), config.retriever.link_hop, request_id)
         if config.tools.web.endpoint is not None:
             timeout_s = max(timeout_s, config.tools.web.timeout_s)
         try:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
-from assay.access import LOCAL, Bound, Forbidden, Grant, RateLimited, Scope, Unauthorized, is_loopback
+from assay.access import LOCAL, BoundDriver, Forbidden, Grant, RateLimited, Scope, Unauthorized, is_loopback
 from assay.errors import AssayError
 from assay.keys import Keyring
 from assay.ports import Driver
@@ -111,9 +111,9 @@ class _Wait(RateLimited):
         self.seconds = seconds
 
 
-def bound(driver: Driver, request: Request) -> Bound:
+def bound(driver: Driver, request: Request) -> BoundDriver:
     """The driver for whoever sent the request."""
-    return Bound(driver, request.state.grant)
+    return BoundDriver(driver, request.state.grant)
 
 
 def _path(scope: Connection) -> str:

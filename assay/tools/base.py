@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from assay.bound import Bound
+from assay.bound import BoundRetriever
 from assay.schemas import Degraded, Filter
 from assay.types import Hit
 
@@ -14,7 +14,7 @@ from assay.types import Hit
 class ToolContext:
     """What a call may use. ``retriever`` holds the request's buckets and filter in whatever it is asked."""
 
-    retriever: Bound
+    retriever: BoundRetriever
     link_hop: bool = False
     request_id: str = ""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import httpx
 import pytest
 
-from assay.bound import Bound
+from assay.bound import BoundRetriever
 from assay.config import WebConfig
 from assay.errors import AssayError, InvalidRequest, SetupError, StageUnavailable
 from assay.tools import ToolContext
@@ -189,7 +189,7 @@ def web(answer: Answer, config: WebConfig = CONFIG) -> WebSearch:
     return WebSearch(config, fetcher(answer))
 
 
-CONTEXT = ToolContext(Bound(ListRetriever(), Scope()))
+CONTEXT = ToolContext(BoundRetriever(ListRetriever(), Scope()))
 
 
 async def test_what_the_web_says_is_marked_and_cited_by_its_address() -> None:

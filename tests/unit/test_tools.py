@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assay.bound import Bound
+from assay.bound import BoundRetriever
 from assay.config import ToolsConfig, WebConfig
 from assay.errors import InvalidRequest, NotFound, SetupError, StageFault, UnknownBucket
 from assay.schemas import And, Filter, Predicate
@@ -41,7 +41,7 @@ class Watched(ListRetriever):
 def context(
     retriever: ListRetriever, buckets: tuple[str, ...] = ("docs",), filters: Filter | None = OWN
 ) -> ToolContext:
-    return ToolContext(Bound(retriever, Scope(buckets, filters)), link_hop=True)
+    return ToolContext(BoundRetriever(retriever, Scope(buckets, filters)), link_hop=True)
 
 
 def registry(**config: Any) -> Registry:
@@ -149,7 +149,7 @@ async def test_there_are_no_other_tools() -> None:
 @pytest.mark.parametrize("asked", [(), ("docs",), ("secrets",), ("docs", "secrets")])
 async def test_no_query_leaves_its_scope(asked: tuple[str, ...]) -> None:
     retriever = ListRetriever(MOON)
-    bound = Bound(retriever, Scope(("docs", "other"), OWN))
+    bound = BoundRetriever(retriever, Scope(("docs", "other"), OWN))
     try:
         await bound.search(SearchQuery(("tides",), buckets=asked))
     except UnknownBucket:

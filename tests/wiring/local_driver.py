@@ -6,7 +6,7 @@ from typing import Any
 
 from assay import schemas as s
 from assay import types as t
-from assay.bound import Bound
+from assay.bound import BoundRetriever
 from assay.config import RetrieverConfig
 from assay.errors import NotFound
 from assay.events import CompletedEvent, Event
@@ -45,7 +45,9 @@ class LocalDriver:
         return self._registry.specs(scope.buckets)
 
     async def use_tool(self, name: str, arguments: Mapping[str, Any], scope: t.Scope, request_id: str) -> ToolOutput:
-        return await self._registry.call(name, arguments, ToolContext(Bound(self._retriever, scope), True, request_id))
+        return await self._registry.call(
+            name, arguments, ToolContext(BoundRetriever(self._retriever, scope), True, request_id)
+        )
 
     async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
         raise NotFound("There is no such answer, or no more.", "id")

@@ -7,7 +7,7 @@ from typing import Any
 from assay import events as ev
 from assay import schemas as s
 from assay import types as t
-from assay.bound import Bound
+from assay.bound import BoundRetriever
 from assay.errors import NotFound
 from assay.tools import Registry, ToolContext, ToolOutput
 from assay.tools.builtin import builtin_tools
@@ -136,7 +136,9 @@ class ScriptedDriver:
 
     async def use_tool(self, name: str, arguments: Mapping[str, Any], scope: t.Scope, request_id: str) -> ToolOutput:
         self.used.append((name, scope))
-        return await self.registry.call(name, arguments, ToolContext(Bound(self.retriever, scope), False, request_id))
+        return await self.registry.call(
+            name, arguments, ToolContext(BoundRetriever(self.retriever, scope), False, request_id)
+        )
 
     async def readiness(self) -> s.Readiness:
         return self.ready_now()

@@ -134,25 +134,18 @@ class LocalRetriever:
     async def embed(self, texts: Sequence[str]) -> Scores:
         return await self._embedder.embed(texts)
 
-    async def buckets(self) -> tuple[BucketInfo, ...]:
-        return tuple(self._open().catalog.buckets.values())
-
     async def describe(self, scope: Scope) -> tuple[BucketInfo, ...]:
         """Raises what ``search`` raises of buckets and filters."""
         return await asyncio.to_thread(self._open().catalog.describe, scope.buckets, scope.filters)
 
-    async def lookup(self, doc_id: str) -> str:
-        """The text of a document, in which spans count. Raises ``NotFound``."""
-        return await asyncio.to_thread(self._open().document, doc_id)
-
     async def document_lookup(self, query: DocumentQuery) -> DocumentText:
         """Raises ``NotFound``, also for a document that is outside of the buckets or the filter, and what ``search`` raises."""
-        reader, mask = self._bound(query)
+        reader, mask = await self._bound(query)
         return await asyncio.to_thread(reader.part, query, mask)
 
     async def get_document_metadata(self, query: DocumentQuery) -> DocumentInfo:
         """As ``document_lookup``, without the text."""
-        reader, _ = self._bound(query)
+        reader, _ = await self._bound(query)
         return await asyncio.to_thread(reader.catalog.info, query.doc_id)
 
     async def search(self, query: SearchQuery) -> SearchResult:
@@ -197,10 +190,10 @@ class LocalRetriever:
             raise self._fault or IndexFault("the index has no published snapshot")
         return self._reader
 
-    def _bound(self, query: DocumentQuery) -> tuple[Reader, Mask | None]:
+    async def _bound(self, query: DocumentQuery) -> tuple[Reader, Mask | None]:
         """And which rows may be read."""
         reader = self._open()
-        allowed = reader.catalog.allowed(query.buckets, query.doc_id, query.filters)
+        allowed = await _allowed(reader, query)
         if not allowed.count:
             raise NotFound("there is no such document", "doc_id")
         return reader, allowed.mask
@@ -286,7 +279,8 @@ class LocalRetriever:
             for at in np.flatnonzero(rows == row).tolist():
                 ranks[at]["link"] = rank
         similar = legs["dense"].score(0, rows) if "dense" in legs else np.full(len(rows), np.nan, np.float32)
-        of_hits = zip(rows.tolist(), fused.scores.tolist(), ranks, similar.tolist(), strict=False)
+        scores = fused.scores[: query.top_k]
+        of_hits = zip(rows.tolist(), scores.tolist(), ranks, similar.tolist(), strict=True)
         hits = (
             Hit(chunks[row], score, held, None if isnan(cosine) else cosine) for row, score, held, cosine in of_hits
         )
@@ -380,7 +374,7 @@ def _is_quick(reader: Reader, query: SearchQuery) -> bool:
     return not more and len(query.queries) * len(reader.ids) <= _QUICK
 
 
-async def _allowed(reader: Reader, query: SearchQuery) -> Allowed:
+async def _allowed(reader: Reader, query: SearchQuery | DocumentQuery) -> Allowed:
     """At once, for a filter that was asked before; a new one may take milliseconds."""
     asked = query.buckets, query.doc_id, query.filters
     held = reader.catalog.held(*asked)

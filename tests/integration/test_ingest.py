@@ -1,6 +1,5 @@
 """The index from outside: idempotence, replacement, interrupts, torn files, real files, and what the commands say."""
 
-import asyncio
 import json
 import os
 import shutil
@@ -28,7 +27,7 @@ from assay.index.snapshot import read_current
 from assay.index.store import Store, read_state
 from assay.types import SearchQuery
 from tests.unit.index.fakes import WordEncoder
-from tests.wiring.index.builders import DirectParser, found, ingest, retriever, search, write
+from tests.wiring.index.builders import DirectParser, found, ingest, retriever, search, text_of, write
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -66,7 +65,7 @@ def test_a_changed_document_replaces_its_old_text(tmp_path: Path) -> None:
     assert new.id != old.id
     # A retriever that has not reloaded still serves the old snapshot, whole.
     assert search(r, "word3").hits[0].chunk == old
-    assert old.text in asyncio.run(r.lookup(old.doc_id))
+    assert old.text in text_of(r, old.doc_id)
     assert r.reload()
     assert found(search(r, SearchQuery(("zebra",), legs=("sparse",)))) == ["doc03.md"]
 
@@ -430,7 +429,7 @@ def test_a_retriever_of_the_last_snapshot_outlives_the_next(tmp_path: Path) -> N
         )
     hit = search(r, "zebra").hits[0]
     assert hit.chunk.text == "Now it says zebra 2."
-    assert "zebra" in asyncio.run(r.lookup(hit.chunk.doc_id))
+    assert "zebra" in text_of(r, hit.chunk.doc_id)
     assert retriever(index).reasons == ()
     for uri, version in ((layout.chunks, v1.chunks_version), (layout.documents, v1.documents_version)):
         left = {v["version"] for v in lance.dataset(uri).versions()}

@@ -1,6 +1,5 @@
 """Killed at any step, an index is the old one or the new one, whole; a second run ends what the first began."""
 
-import asyncio
 import os
 import random
 import shutil
@@ -21,7 +20,7 @@ from assay.index.remove import remove
 from assay.index.snapshot import read_current
 from assay.retrieve import LocalRetriever
 from assay.types import Leg, SearchQuery
-from tests.wiring.index.builders import ingest, retriever, search, write
+from tests.wiring.index.builders import ingest, retriever, search, text_of, write
 
 ROOT = Path(__file__).parents[2]
 OLD = {f"doc{i}.md": f"# Doc {i}\n\nThe marker old{i} lion sleeps.\n" for i in range(8)}
@@ -67,7 +66,7 @@ def holds(r: LocalRetriever, files: Mapping[str, str]) -> None:
         for uri, text in files.items():
             best = search(r, SearchQuery((marker(text),), legs=(leg,))).hits[0]
             assert best.chunk.uri == uri
-            document = asyncio.run(r.lookup(best.chunk.doc_id))
+            document = text_of(r, best.chunk.doc_id)
             assert document[best.chunk.start : best.chunk.end] == best.chunk.text
 
 

@@ -9,9 +9,9 @@ from assay.config import RetrieverConfig
 from assay.errors import IndexFault, InvalidFilter, NotFound, StageUnavailable, UnknownBucket, UnknownField
 from assay.index.filters import FIELDS
 from assay.schemas import OPS, Filter, Fusion
-from assay.types import SearchQuery
+from assay.types import Scope, SearchQuery
 from tests.unit.index.fakes import WordEncoder
-from tests.wiring.index.builders import found, ingest, retriever, search, write
+from tests.wiring.index.builders import found, ingest, retriever, search, text_of, write
 
 FILES = {
     "pump.md": "# Pumps\n\nThe pump B-120 moves cold water.",
@@ -68,7 +68,7 @@ def test_a_hit_is_whole(index: Path) -> None:
     r = retriever(index)
     result = search(r, asked("B-120", buckets=("docs",)))
     hit = result.hits[0]
-    text = asyncio.run(r.lookup(hit.chunk.doc_id))
+    text = text_of(r, hit.chunk.doc_id)
     assert text[hit.chunk.start : hit.chunk.end] == hit.chunk.text == "The pump B-120 moves cold water."
     assert (hit.chunk.title, hit.chunk.heading, hit.chunk.page, hit.chunk.bucket) == ("Pumps", ("Pumps",), None, "docs")
     assert hit.ranks == {"dense": 1, "sparse": 1}
@@ -161,11 +161,11 @@ def test_wrong_questions_are_errors(index: Path) -> None:
     with pytest.raises(InvalidFilter):
         search(r, asked("x", where("format", "in", [])))
     with pytest.raises(NotFound):
-        asyncio.run(r.lookup("doc_unknown"))
+        text_of(r, "doc_unknown")
 
 
 def test_buckets(index: Path) -> None:
-    infos = asyncio.run(retriever(index).buckets())
+    infos = asyncio.run(retriever(index).describe(Scope()))
     assert [(i.name, i.documents, i.chunks) for i in infos] == [("docs", 5, 5), ("private", 1, 1)]
 
 

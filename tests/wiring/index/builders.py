@@ -12,7 +12,7 @@ from assay.index.parse.parsed import FORMATS, Parsed
 from assay.index.parse.parser import Parser
 from assay.index.snapshot import REBUILD_ROWS
 from assay.retrieve import LocalRetriever
-from assay.types import SearchQuery, SearchResult
+from assay.types import DocumentQuery, SearchQuery, SearchResult
 from tests.unit.index.fakes import WordEncoder
 
 
@@ -57,3 +57,8 @@ def search(over: LocalRetriever, query: SearchQuery | str) -> SearchResult:
 
 def found(result: SearchResult) -> list[str]:
     return [hit.chunk.uri for hit in result.hits]
+
+
+def text_of(over: LocalRetriever, doc_id: str) -> str:
+    """A document's text, in which spans count."""
+    return asyncio.run(over.document_lookup(DocumentQuery(doc_id, max_chars=10**9))).text

@@ -1,6 +1,5 @@
 """Files that other parsers' projects keep because they are odd: what becomes of each, and a phrase that must be found."""
 
-import asyncio
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from assay.index.parse.parser import Parser
 from assay.retrieve import LocalRetriever
 from assay.types import Chunk, SearchQuery
 from tests.unit.index.fakes import WordEncoder
-from tests.wiring.index.builders import retriever, search
+from tests.wiring.index.builders import retriever, search, text_of
 
 DATA = (Path(__file__).parents[3].parent / "shared" / "data" / "messy_files").resolve()
 PASSWORDS = ("wrong", "foo", "openpassword", "1234")
@@ -137,7 +136,7 @@ def test_a_messy_file(read: Read, uri: str) -> None:
 
 def test_spans_are_of_the_text_that_is_kept(read: Read) -> None:
     for chunks in read.chunks.values():
-        text = asyncio.run(read.retriever.lookup(chunks[0].doc_id))
+        text = text_of(read.retriever, chunks[0].doc_id)
         assert all(text[chunk.start : chunk.end] == chunk.text for chunk in chunks)
 
 

@@ -16,8 +16,8 @@ from assay.index.ingest import doc_id_of
 from assay.index.mirror import compact
 from assay.index.remove import remove
 from assay.index.snapshot import read_current
-from assay.types import SearchQuery
-from tests.wiring.index.builders import found, ingest, retriever, search, write
+from assay.types import Scope, SearchQuery
+from tests.wiring.index.builders import found, ingest, retriever, search, text_of, write
 
 FILES = {f"{i:02}.md": f"# Doc {i}\n\nThe marker number {i} is word{i}.\n" for i in range(20)}
 ALL = SearchQuery(("marker",), top_k=100)
@@ -54,7 +54,7 @@ def test_a_small_change_leaves_what_is_large_alone(index: Path, tmp_path: Path) 
 @pytest.mark.parametrize("named", ["uri", "id"])
 def test_what_is_deleted_is_found_by_nothing(index: Path, named: str) -> None:
     r, id = retriever(index), doc_id_of("docs", "03.md")
-    assert "word3" in asyncio.run(r.lookup(id))
+    assert "word3" in text_of(r, id)
     remove(Layout(str(index)), "docs", ["03.md" if named == "uri" else id])
     assert r.reload()
     assert r.reasons == ()
@@ -62,8 +62,8 @@ def test_what_is_deleted_is_found_by_nothing(index: Path, named: str) -> None:
         hits = search(r, SearchQuery(("word3", "marker"), legs=(leg,), top_k=100)).hits
         assert {h.chunk.uri for h in hits} == FILES.keys() - {"03.md"}
     with pytest.raises(NotFound):
-        asyncio.run(r.lookup(id))
-    assert [(b.documents, b.chunks) for b in asyncio.run(r.buckets())] == [(19, 19)]
+        text_of(r, id)
+    assert [(b.documents, b.chunks) for b in asyncio.run(r.describe(Scope()))] == [(19, 19)]
 
 
 def test_a_document_that_is_not_there_is_named_and_nothing_is_deleted(

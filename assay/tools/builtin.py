@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError
@@ -44,8 +45,9 @@ class NoArguments(Shape):
     pass
 
 
+@cache
 def schema_of(arguments: type[Shape]) -> dict[str, Any]:
-    """A model's JSON schema without titles, which only cost tokens."""
+    """A model's JSON schema without titles, which only cost tokens. Nobody changes what it gives."""
     return _untitled(arguments.model_json_schema())  # type: ignore[no-any-return]
 
 

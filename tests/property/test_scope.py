@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.schemas import And, Filter
-from tests.unit.test_scope import OWN, PLANNED, bench
+from tests.wiring.loop.test_scope import OWN, PLANNED, bench
 
 NAMES = st.lists(st.sampled_from(["docs", "other", "secrets"]), max_size=3, unique=True)
 

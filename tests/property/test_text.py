@@ -1,5 +1,7 @@
+import time
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,3 +23,22 @@ def test_analysis_takes_any_text(text: str) -> None:
     assert all(index_terms(text))
     assert set(query_terms(text, set(terms(text)))) <= set(terms(text))
     assert query_key(text) == query_key(f"  {text} ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x\n" + " " * 200_000 + "y",
+        "--" + " " * 200_000 + "y",
+        "x" + "." * 200_000 + "y",
+        "a. " * 60_000,
+        "x." + ")" * 200_000 + "y",
+        "|--" * 60_000 + "x",
+        "so i went and. " * 12_000,
+    ],
+    ids=lambda text: text[:5],
+)
+def test_sentences_take_linear_time(text: str) -> None:
+    begun = time.perf_counter()
+    sentences(text)
+    assert time.perf_counter() - begun < 2, "quadratic time took minutes here"

@@ -1,9 +1,12 @@
 """A conversation's window over any turns."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.window import Bounds, Size, start_of
+from assay.window import Bounds, Size, start_of, windowed
+from tests.unit.test_window import WORDS, turn
 
 BOUNDS = Bounds(messages=20, tokens=100)
 
@@ -26,3 +29,9 @@ def test_going_on_from_a_kept_start_is_the_same(turns: list[Size]) -> None:
     for end in range(1, len(turns) + 1):
         start += start_of(turns[start:end], BOUNDS)
     assert start == start_of(turns, BOUNDS)
+
+
+def test_between_two_cuts_the_window_only_grows_at_its_end() -> None:
+    windows = [windowed([turn(n) for n in range(count)], BOUNDS, WORDS) for count in range(100)]
+    cuts = [n for n, (old, new) in enumerate(itertools.pairwise(windows)) if new[: len(old)] != old]
+    assert cuts == list(range(10, 99, 6))  # ten turns fit, a cut leaves five

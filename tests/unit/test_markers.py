@@ -7,7 +7,6 @@ import pytest
 
 from assay import markers
 from assay.markers import read_markers
-from tests.unit.generate.test_split import lines_run
 
 SLOTS = ("E1", "E2", "E3", "E4", "E5")
 
@@ -42,12 +41,6 @@ def test_markers_of_every_form_are_read(text: str, slots: tuple[str, ...], unkno
 )  # fmt: skip
 def test_what_is_no_citation_stays(text: str) -> None:
     assert read_markers(text, SLOTS) == (text, (), 0)
-
-
-@pytest.mark.parametrize("text", ["[1]", "[1,", "[[", "`", "` [1] ", "``` ", "[1]`a`", " ", "[1 ", "[E1-"])
-def test_steps_grow_with_the_length_alone(text: str) -> None:
-    small, large = (lines_run(lambda n=n: read_markers(text * n, SLOTS), "markers.py") for n in (500, 1_000))  # type: ignore[misc]
-    assert large <= 2.2 * small + 20
 
 
 def test_no_repeat_of_the_pattern_is_without_a_bound() -> None:

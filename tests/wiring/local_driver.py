@@ -14,7 +14,7 @@ from assay.hits import Search
 from assay.retrieve import LocalRetriever
 from assay.tools import Registry, ToolContext, ToolOutput
 from assay.tools.builtin import builtin_tools
-from tests.unit.test_loop import ENOUGH, Bench
+from tests.wiring.loop.test_loop import ENOUGH, Bench
 
 
 class LocalDriver:

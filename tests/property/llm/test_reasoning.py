@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,3 +39,13 @@ def test_a_stream_gives_what_it_can(text: str) -> None:
     last = splitter.end()
     assert len(last.reasoning) < len("</think>") and len(last.text) < len("</think>")
     assert len(fed) == len(text)
+
+
+@pytest.mark.parametrize("hostile", ["<", "<think>", "</think>", "<think", "`<think>", " ", "</thin<"])
+@pytest.mark.parametrize("opened", [True, False, None])
+def test_work_per_piece_is_bounded(hostile: str, opened: bool | None) -> None:
+    """What a piece is read together with, again for each piece, is shorter than a tag: so the whole is linear."""
+    splitter = ThinkSplitter(opened)
+    for piece in hostile * 300:
+        splitter.feed(piece)
+        assert len(splitter._last + splitter._rest) <= len("</think>")

@@ -1,10 +1,7 @@
-"""The streaming splitter: the same units however the stream was cut, no citation or character in two, linear time."""
+"""The streaming splitter: the same units however the stream was cut, no citation or character in two."""
 
-import sys
 import unicodedata
-from collections.abc import Callable, Sequence
-from types import FrameType
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -84,66 +81,3 @@ def test_a_cut_for_length_leaves_characters_and_citations_whole(sign: str) -> No
         drafts = split("prose", ["x" * lead + "[E1, E2]" + "y" * MOST_CHARS])
         assert {slot for draft in drafts for slot in draft.slots} == {"E1", "E2"}
         assert not any("[" in draft.text or "]" in draft.text for draft in drafts)
-
-
-def lines_run(work: Callable[[], object], *files: str) -> int:
-    """Lines of Python that run in these files: a count of steps, which no other process can disturb."""
-    count = 0
-
-    def local(frame: FrameType, event: str, arg: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return local
-
-    def trace(frame: FrameType, event: str, arg: object) -> Any:
-        return local if frame.f_code.co_filename.endswith(files) else None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
-HOSTILE = [
-    "]",
-    "[",
-    "[E1",
-    "[E1]",
-    "[E1] ",
-    "] ",
-    "[[",
-    "a",
-    "` [1] ",
-    "```",
-    "[1,",
-    ". ",
-    "\n",
-    "|",
-    "| a |\n",
-    "潮",
-    "[E1]。",
-]
-
-
-@pytest.mark.parametrize(
-    ("style", "text"), [*(("prose", text) for text in HOSTILE), ("list", "\n"), ("table", "| a |\n")]
-)
-def test_steps_grow_with_the_length_alone(style: GenerateStyle, text: str) -> None:
-    """Twice the text takes twice the steps; and what is looked at again at each step is bounded, so that a step is too."""
-    files = ("split.py", "markers.py", "sentences.py")
-    longest = 0
-
-    def run(length: int) -> None:
-        nonlocal longest
-        splitter, hostile = Splitter(style, SLOTS), text * length
-        for start in range(0, length, 3):
-            splitter.feed(hostile[start : start + 3])
-            longest = max(longest, len(splitter.rest))
-        splitter.end()
-
-    small, large = (lines_run(lambda n=n: run(n), *files) for n in (3_000, 6_000))  # type: ignore[misc]
-    assert large <= 2.4 * small
-    assert longest <= MOST_CHARS + 100

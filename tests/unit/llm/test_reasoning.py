@@ -52,13 +52,3 @@ CASES: list[tuple[str, bool | None, bool, str, str]] = [
 def test_kinds(text: str, opened: bool | None, whole: bool, answer: str, reasoning: str) -> None:
     assert parted(text, opened=opened, whole=whole) == (answer, reasoning)
     assert parted(*text, opened=opened, whole=whole) == (answer, reasoning)
-
-
-@pytest.mark.parametrize("hostile", ["<", "<think>", "</think>", "<think", "`<think>", " ", "</thin<"])
-@pytest.mark.parametrize("opened", [True, False, None])
-def test_work_per_piece_is_bounded(hostile: str, opened: bool | None) -> None:
-    """What a piece is read together with, again for each piece, is shorter than a tag: so the whole is linear."""
-    splitter = ThinkSplitter(opened)
-    for piece in hostile * 300:
-        splitter.feed(piece)
-        assert len(splitter._last + splitter._rest) <= len("</think>")

@@ -11,7 +11,7 @@ from assay.schemas import And, Filter, Predicate
 from assay.searching import merged
 from assay.types import BucketInfo, Explain, FieldInfo, Hit, Plan, PlanRequest, Scope, SearchQuery, SearchResult
 from tests.fakes import ListRetriever, chunk
-from tests.unit.test_loop import ENOUGH, MARS, MOON, SUN, Bench, stages_of
+from tests.wiring.loop.test_loop import ENOUGH, MARS, MOON, SUN, Bench, stages_of
 
 pytestmark = pytest.mark.anyio
 

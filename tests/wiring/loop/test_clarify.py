@@ -25,7 +25,7 @@ from assay.schemas import (
 )
 from assay.types import BucketInfo, Explain, FieldInfo, Grade, Plan, PlanRequest, SearchQuery, SearchResult
 from tests.fakes import ListRetriever
-from tests.unit.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench
+from tests.wiring.loop.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from assay.schemas import AskBudget, AskRequest, AskResponse, Predicate, Usage
 from assay.tools import Registry
 from assay.types import BucketInfo, Completion, CompletionRequest, Context, SearchQuery, SearchResult
 from tests.fakes import ListRetriever, ScriptedLLM, WordTokenizer, chunk
-from tests.unit.test_loop import MARS, MOON, QUESTION, SUN, Bench, Clock
+from tests.wiring.loop.test_loop import MARS, MOON, QUESTION, SUN, Bench, Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,8 @@ from assay.generate import WritingGenerator
 from assay.schemas import AskResponse, Usage
 from assay.types import Claim, Draft, GenerateEvent, GenerateRequest, Support, SupportRequest
 from tests.fakes import ScriptedLLM, WordTokenizer, chunk
-from tests.unit.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench, Judge, stages_of
-from tests.unit.test_scope import Planner
+from tests.wiring.loop.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench, Judge, stages_of
+from tests.wiring.loop.test_scope import Planner
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import pytest
 
 from assay.replay import differences
 from assay.schemas import AskRequest, AskResponse, Usage
-from tests.unit.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench
+from tests.wiring.loop.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench
 
 pytestmark = pytest.mark.anyio
 ALL: Any = ["trace", "evidence", "tool_calls", "state"]

@@ -11,7 +11,7 @@ from assay.inert import commands, inert, passage
 from assay.schemas import AskResponse
 from assay.types import CompletionRequest
 from tests.fakes import ScriptedLLM, WordTokenizer, chunk
-from tests.unit.test_loop import ENOUGH, QUESTION, Bench
+from tests.wiring.loop.test_loop import ENOUGH, QUESTION, Bench
 
 pytestmark = pytest.mark.anyio
 

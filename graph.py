@@ -19,6 +19,7 @@ from deployments.generator import Generator
 from deployments.ingress import Ingress
 from deployments.reranker import Reranker
 from deployments.retriever import Retriever
+from deployments.streams import Streams
 
 Engines = Mapping[str, Application]
 
@@ -48,4 +49,5 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     driver = Driver.bind(
         args, expander, retriever, reranker, generator, *(agent or (None, "")), prompts, models[writing]
     )
-    return Ingress.bind(args.ingress, driver)
+    streams = Streams.bind(args.ingress.streams) if args.ingress.streams.shared else None
+    return Ingress.bind(args.ingress, driver, streams)

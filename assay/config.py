@@ -417,11 +417,36 @@ class ExtractionConfig(_Config):
     timeout_s: float = Field(default=60, gt=0, le=3600, description="For one document.")
 
 
+class StreamsConfig(_Config):
+    """Streams that a client may take up again after its connection dropped: those asked for with ``"resumable": true``."""
+
+    kept_s: float = Field(
+        default=300, gt=0, le=86_400, description="How long one can be taken up after its last event."
+    )
+    grace_s: float = Field(
+        default=30,
+        gt=0,
+        le=3600,
+        description="An answer that nobody has listened to for so long is given up, and its engine is free.",
+    )
+    max_chars: int = Field(
+        default=64_000_000,
+        ge=100_000,
+        le=10**11,
+        description="Of all events that are kept; the oldest answers make room.",
+    )
+    shared: bool = Field(
+        default=False,
+        description="Kept also in a deployment of their own, Streams: needed where the Ingress has several replicas.",
+    )
+
+
 class IngressConfig(_Config):
     max_body_bytes: int = Field(default=1_000_000, ge=1000, le=1_000_000_000)
     max_ongoing: int = Field(default=32, ge=1, le=10_000, description="Questions in progress per ingress replica.")
     heartbeat_s: float = Field(default=10, gt=0, le=300)
     conversations: ConversationsConfig = ConversationsConfig()
+    streams: StreamsConfig = StreamsConfig()
     keys: str = Field(default=".assay/keys.json", description="File of the API keys: `python -m assay keys`.")
     keys_required: bool = Field(
         default=False,

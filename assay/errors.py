@@ -57,6 +57,13 @@ class NotFound(AssayError):
     status = 404
 
 
+class Abandoned(AssayError):
+    """An answer that was given up because nobody listened any more."""
+
+    code = "abandoned"
+    status = 410
+
+
 class Overloaded(AssayError):
     code = "overloaded"
     status = 503

@@ -1,10 +1,16 @@
-"""What a question's run says while it happens. The SSE stream, the handle's stream and the terminal show these same events."""
+"""What a question's run says while it happens. The SSE stream, the handle's stream and the terminal show these same events.
+
+Their names and fields are an interface: new ones may be added; what is removed, renamed or means something else makes a new
+``VERSION``.
+"""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
 from assay.schemas import AskResponse, Citation, Clarification, Degraded, ErrorBody, Filter, Intent, Mode, Shape
+
+VERSION = 1
 
 
 class _Event(Shape):

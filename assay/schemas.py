@@ -316,6 +316,10 @@ class AskRequest(Shape):
         description="Of a clarification: `question` is then the reply to it, in words or as the label of a choice.",
     )
     stream: bool = False
+    resumable: bool = Field(
+        default=False,
+        description="Of a stream: when the connection drops the answer goes on for a while, and can be taken up again.",
+    )
 
     _question = field_validator("question")(_speakable)
     _whole = field_validator("top_k", mode="before")(whole)

@@ -25,6 +25,7 @@ from assay.errors import AssayError, InvalidRequest, StageTimeout
 from assay.keys import keyring_of
 from assay.ports import Driver
 from assay.schemas import AnswerRecord, AskRequest, Readiness, SearchRequest, SearchResponse
+from assay.streams import MemoryStreams, MirroredStreams, Streams
 from deployments import openapi
 from deployments.body import json_route
 from deployments.chat import add_chat
@@ -33,7 +34,8 @@ from deployments.events import told
 from deployments.gate import Gate, bound
 from deployments.mcp_door import add_tools
 from deployments.problems import MethodNotAllowed, NoRoute, body_of, internal, public_text, response_of
-from deployments.sse import QuestionResponse, Slots, while_connected
+from deployments.resumable import Resumables, add_streams
+from deployments.sse import Slots, while_connected
 
 log = logging.getLogger("assay.api")
 
@@ -43,15 +45,18 @@ QUIET = ("/healthz", "/readyz")  # asked every few seconds by whoever watches; t
 _SANE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-def make_api(driver: Driver, config: IngressConfig) -> FastAPI:
-    """The app. ``driver`` is all that it knows of the graph.
+def make_api(driver: Driver, config: IngressConfig, shared: Streams | None = None) -> FastAPI:
+    """The app. ``driver`` is all that it knows of the graph; ``shared`` is where other replicas find its streams.
 
     Raises ``SetupError``: conversations have no database, or keys are missing."""
     store = open_store(config.conversations)
+    kept = MemoryStreams(config.streams.kept_s, config.streams.max_chars)
+    runs = Resumables(MirroredStreams(kept, shared) if shared else kept, config)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield
+        await runs.close()
         await store.close()
 
     app = FastAPI(
@@ -70,23 +75,22 @@ def make_api(driver: Driver, config: IngressConfig) -> FastAPI:
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_parameter)
     questions = Slots(config.max_ongoing, "questions")
-    _add_questions(app, driver, config, questions)
+    _add_questions(app, driver, runs, questions)
+    add_streams(app, runs)
     add_chat(app, driver, config, questions)
     add_tools(app, driver, config, questions)
-    add_conversations(app, driver, config, questions, store)
+    add_conversations(app, driver, runs, questions, store)
     _add_search(app, driver, config)
     _add_health(app, driver)
     return app
 
 
-def _add_questions(app: FastAPI, driver: Driver, config: IngressConfig, slots: Slots) -> None:
+def _add_questions(app: FastAPI, driver: Driver, runs: Resumables, slots: Slots) -> None:
     @app.post("/v1/answers", tags=["questions"], response_model=None, **openapi.ANSWERS)
     async def ask(request: Request, body: Annotated[AskRequest, Body(openapi_examples=openapi.ASK)]) -> Response:
         """Ask a question. With `"stream": true` the answer arrives as Server-Sent Events while it is being made."""
         request_id: str = request.state.request_id
-        return QuestionResponse(
-            lambda: told(bound(driver, request), body, request_id), slots, body.stream, config.heartbeat_s
-        )
+        return runs.respond(request, lambda: told(bound(driver, request), body, request_id), slots, body)
 
     @app.get("/v1/answers/{id}", tags=["questions"], response_model=None, **openapi.RECALL)
     async def recall(request: Request, id: Annotated[str, Path(max_length=100)]) -> Response:

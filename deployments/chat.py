@@ -6,7 +6,7 @@ What that API has no field for (status, degraded, whole citations) stands under 
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request, Response
@@ -72,6 +72,8 @@ def _model(name: str) -> dict[str, object]:
 
 class ChatWire:
     """A ``Wire``. A citation belongs to the text since the last cited text: its sentence, however it was streamed."""
+
+    headers: Mapping[str, str] = {}
 
     def __init__(self, model: str, request_id: str, with_usage: bool) -> None:
         self._head = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}

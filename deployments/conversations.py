@@ -10,8 +10,7 @@ from typing import Annotated
 from fastapi import Body, FastAPI, Header, Query, Request, Response
 from pydantic import BaseModel
 
-from assay.access import Grant
-from assay.config import ConversationsConfig, IngressConfig
+from assay.config import ConversationsConfig
 from assay.conversations.shapes import (
     ConversationDetail,
     ConversationInfo,
@@ -32,7 +31,8 @@ from assay.window import Bounds
 from deployments import openapi_conversations as openapi
 from deployments.events import told
 from deployments.gate import bound
-from deployments.sse import QuestionResponse, Slots
+from deployments.resumable import Resumables, owner_of
+from deployments.sse import Slots
 
 
 def open_store(config: ConversationsConfig) -> Store:
@@ -47,13 +47,8 @@ def open_store(config: ConversationsConfig) -> Store:
     return Store(Database(sqlite(path)), config.lease_s)
 
 
-def tenant_of(request: Request) -> str:
-    grant: Grant = request.state.grant
-    return grant.owner
-
-
-def add_conversations(app: FastAPI, driver: Driver, config: IngressConfig, slots: Slots, store: Store) -> None:
-    kept = config.conversations
+def add_conversations(app: FastAPI, driver: Driver, runs: Resumables, slots: Slots, store: Store) -> None:
+    kept = runs.config.conversations
     bounds = Bounds(kept.messages, kept.tokens)
 
     @app.post("/v1/conversations", status_code=201, tags=["conversations"], response_model=None, **openapi.CREATE)
@@ -61,7 +56,7 @@ def add_conversations(app: FastAPI, driver: Driver, config: IngressConfig, slots
         request: Request, body: Annotated[NewConversation, Body(openapi_examples=openapi.NEW)]
     ) -> Response:
         """Begin a conversation."""
-        return _json(_info(await store.create(tenant_of(request), body.title)), 201)
+        return _json(_info(await store.create(owner_of(request), body.title)), 201)
 
     @app.get("/v1/conversations", tags=["conversations"], response_model=None, **openapi.LIST)
     async def list_(
@@ -73,7 +68,7 @@ def add_conversations(app: FastAPI, driver: Driver, config: IngressConfig, slots
         ] = None,
     ) -> Response:
         """The conversations, the last used first."""
-        found = await store.recent(tenant_of(request), limit, before)
+        found = await store.recent(owner_of(request), limit, before)
         return _json(ConversationList(conversations=[_info(each) for each in found]))
 
     @app.get("/v1/conversations/{id}", tags=["conversations"], response_model=None, **openapi.READ)
@@ -84,7 +79,7 @@ def add_conversations(app: FastAPI, driver: Driver, config: IngressConfig, slots
         before: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     ) -> Response:
         """A conversation with its messages, the oldest first."""
-        found, turns = await store.read(tenant_of(request), id, limit, before)
+        found, turns = await store.read(owner_of(request), id, limit, before)
         messages = [message for turn in turns for message in _messages(turn)]
         earlier = turns[0].position if turns and turns[0].position > 0 else None
         return _json(ConversationDetail(**_info(found).model_dump(), messages=messages, before=earlier))
@@ -96,12 +91,12 @@ def add_conversations(app: FastAPI, driver: Driver, config: IngressConfig, slots
         body: Annotated[Rename, Body(openapi_examples=openapi.RENAMED)],
     ) -> Response:
         """Give it another title."""
-        return _json(_info(await store.rename(tenant_of(request), id, body.title)))
+        return _json(_info(await store.rename(owner_of(request), id, body.title)))
 
     @app.delete("/v1/conversations/{id}", status_code=204, tags=["conversations"], **openapi.DELETE)
     async def delete(request: Request, id: str) -> None:
         """Delete it and all of its messages. An answer in the making ends with an error."""
-        await store.delete(tenant_of(request), id)
+        await store.delete(owner_of(request), id)
 
     @app.post("/v1/conversations/{id}/messages", tags=["conversations"], response_model=None, **openapi.POST)
     async def post(
@@ -111,14 +106,14 @@ def add_conversations(app: FastAPI, driver: Driver, config: IngressConfig, slots
         key: Annotated[str | None, Header(alias="Idempotency-Key", max_length=200, pattern="^[!-~]+$")] = None,
     ) -> Response:
         """Ask within a conversation: what was said before goes along. A repeated `Idempotency-Key` gives the first answer."""
-        talk = Talk(store, bound(driver, request), tenant_of(request), id, key, kept.lease_s, bounds)
+        talk = Talk(store, bound(driver, request), owner_of(request), id, key, kept.lease_s, bounds)
         question, request_id = body.asked(), request.state.request_id
 
         def events() -> AsyncGenerator[Event, None]:
             whole = told(talk, question, request_id)
             return whole if body.delivery == "progressive" or not body.stream else _last_only(whole)
 
-        return QuestionResponse(events, slots, body.stream, config.heartbeat_s)
+        return runs.respond(request, events, slots, body)
 
 
 async def _last_only(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:

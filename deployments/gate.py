@@ -5,7 +5,8 @@ Where there are no keys, this machine alone is served.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -26,11 +27,14 @@ NEEDS: tuple[tuple[str, Scope | None], ...] = (
     ("/v1/answers", "ask"),
     ("/v1/chat/", "ask"),
     ("/v1/conversations", "ask"),
+    ("/v1/streams", "ask"),
     ("/v1/search", "search"),
     ("/v1/models", None),
     ("/v1/tools", None),
     ("/mcp", None),
 )
+# Of a question that holds its permit already: a key of one request at a time may come back to it.
+LISTENS = "/v1/streams/"
 
 
 @dataclass(slots=True)
@@ -42,6 +46,23 @@ class Meter:
     running: int = 0
 
 
+class Permit:
+    """One of the requests that a key may have in progress: until the request ends, and whoever else holds it has let it go."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter, self._holders = meter, 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            if self._holders == 0:
+                self._meter.running -= 1
+
+
 class Gate:
     def __init__(self, app: ASGIApp, keyring: Keyring, clock: Callable[[], float] = time.monotonic) -> None:
         self.app, self._keyring, self._clock = app, keyring, clock
@@ -51,19 +72,15 @@ class Gate:
         if scope["type"] != "http" or _path(scope) in OPEN:
             await self.app(scope, receive, send)
             return
-        meter: Meter | None = None
         try:
             grant = self._granted(scope)
-            meter = self._metered(grant) if grant.key_id else None
+            permit = self._permit(grant, _path(scope)) if grant.key_id else None
         except AssayError as fault:
             await self._refuse(fault, scope, receive, send)
             return
-        scope["state"]["grant"] = grant
-        try:
+        scope["state"] |= {"grant": grant, "permit": permit}
+        with held(permit):
             await self.app(scope, receive, send)
-        finally:
-            if meter is not None:
-                meter.running -= 1
 
     def _granted(self, scope: Connection) -> Grant:
         scheme, _, text = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -83,7 +100,7 @@ class Gate:
             )
         return grant
 
-    def _metered(self, grant: Grant) -> Meter:
+    def _permit(self, grant: Grant, path: str) -> Permit | None:
         now = self._clock()
         meter = self._meters.setdefault(grant.key_id, Meter(grant.rate, now))
         meter.tokens = min(grant.rate, meter.tokens + (now - meter.at) * grant.rate / 60)
@@ -91,11 +108,14 @@ class Gate:
         if meter.tokens < 1:
             seconds = math.ceil((1 - meter.tokens) * 60 / grant.rate)
             raise _Wait(f"This key may send {grant.rate} requests a minute; try again in {seconds} s.", seconds)
-        if meter.running >= grant.concurrency:
+        listens = path.startswith(LISTENS)
+        if meter.running >= grant.concurrency and not listens:
             raise _Wait(f"This key may have {grant.concurrency} requests in progress; try again when one is done.", 1)
         meter.tokens -= 1
+        if listens:
+            return None
         meter.running += 1
-        return meter
+        return Permit(meter)
 
     async def _refuse(self, fault: AssayError, scope: Connection, receive: Receive, send: Send) -> None:
         headers = {"www-authenticate": "Bearer"} if fault.status == 401 else {}
@@ -109,6 +129,11 @@ class _Wait(RateLimited):
     def __init__(self, message: str, seconds: int) -> None:
         super().__init__(message)
         self.seconds = seconds
+
+
+def held(permit: Permit | None) -> AbstractContextManager[None]:
+    """A key's permit, kept for as long as this is open; there is none where there are no keys."""
+    return permit.held() if permit else nullcontext()
 
 
 def bound(driver: Driver, request: Request) -> BoundDriver:

@@ -14,7 +14,7 @@ from assay.config import IngressConfig
 from assay.events import Event
 from assay.schemas import AnswerRecord, AskRequest, AskResponse, SearchRequest, SearchResponse
 from deployments.api import make_api
-from deployments.remote import RemoteDriver
+from deployments.remote import RemoteDriver, RemoteStreams
 from deployments.telemetry import adopt_logs
 
 
@@ -23,13 +23,16 @@ from deployments.telemetry import adopt_logs
 class Ingress:
     """``serve.get_app_handle("assay")`` reaches ``ask``, ``stream`` and ``search``; the HTTP app is built in each replica."""
 
-    def __init__(self, config: IngressConfig, driver: DeploymentHandle) -> None:
+    def __init__(
+        self, config: IngressConfig, driver: DeploymentHandle, streams: DeploymentHandle | None = None
+    ) -> None:
         adopt_logs()
         self._config = config
+        self._streams = RemoteStreams("streams", streams) if streams is not None else None
         self._driver = RemoteDriver("driver", driver)
 
     def __serve_build_asgi_app__(self) -> Any:
-        return _OneRequestId(make_api(self._driver, self._config))
+        return _OneRequestId(make_api(self._driver, self._config, self._streams))
 
     async def ask(self, request: AskRequest) -> AskResponse:
         return await self._driver.ask(request, _request_id())

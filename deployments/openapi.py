@@ -2,7 +2,9 @@
 
 from typing import Any, get_args
 
-from assay.events import Event
+from fastapi import Response
+
+from assay.events import VERSION, Event
 from assay.schemas import AnswerRecord, AskResponse, ErrorResponse, Readiness, SearchResponse
 
 DESCRIPTION = """Agentic search over private document collections.
@@ -14,6 +16,7 @@ Every error has one shape; `code` is stable, `field` and `allowed` name the inpu
 ROUTES = (
     "POST /v1/answers",
     "GET /v1/answers/{id}",
+    "GET, DELETE /v1/streams/{id}",
     "POST /v1/search",
     "POST /v1/chat/completions",
     "GET /v1/models",
@@ -42,6 +45,10 @@ _QUESTION = "Which supply agreements may be terminated on 30 days' notice?"
 ASK: Any = {
     "question": {"summary": "Only the question", "value": {"question": _QUESTION}},
     "stream": {"summary": "As Server-Sent Events", "value": {"question": _QUESTION, "stream": True}},
+    "resumable": {
+        "summary": "As events that can be taken up again",
+        "value": {"question": _QUESTION, "stream": True, "resumable": True},
+    },
     "full": {
         "summary": "Filters, a budget, and the trace",
         "value": {
@@ -210,13 +217,42 @@ def good(model: type, example: dict[str, Any], description: str) -> dict[str, An
 
 BODY_STATUSES = (400, 404, 408, 413, 415, 422, 500, 502, 503, 504)
 
+STREAM_HEADERS = {
+    "x-assay-events": {"description": "Of a stream: the version of its events.", "schema": {"const": str(VERSION)}},
+    "x-stream-id": {
+        "description": "Of a stream with `resumable`: take it up at `/v1/streams/{id}`.",
+        "schema": {"type": "string", "pattern": "^stm_[0-9A-Z]{26}$"},
+    },
+}
+_STREAM = {"itemSchema": _EVENT, "example": _EVENTS}
 STREAMED = good(AskResponse, ANSWER, "The answer, or its events when `stream` is true")
-STREAMED["content"]["text/event-stream"] = {"itemSchema": _EVENT, "example": _EVENTS}
+STREAMED["headers"] = {**ID_HEADER, **STREAM_HEADERS}
+STREAMED["content"]["text/event-stream"] = _STREAM
 
 ANSWERS: dict[str, Any] = {
     "operation_id": "ask",
     "summary": "Ask a question",
     "responses": {200: STREAMED, **responses(*BODY_STATUSES)},
+}
+
+TAKE_UP: dict[str, Any] = {
+    "operation_id": "take_up_stream",
+    "summary": "Take up a dropped stream",
+    "response_class": Response,
+    "responses": {
+        200: {
+            "description": "The events after the last one that was seen",
+            "headers": {**ID_HEADER, **STREAM_HEADERS},
+            "content": {"text/event-stream": _STREAM},
+        },
+        204: {"description": "There are no more: the last event was seen", "headers": ID_HEADER},
+        **responses(404, 422, 500, 503),
+    },
+}
+DROP: dict[str, Any] = {
+    "operation_id": "drop_stream",
+    "summary": "End a stream",
+    "responses": {204: {"description": "Ended"}, **responses(404, 422, 500, 503)},
 }
 
 _RECORD = {"created_at": "2025-11-28T08:05:00.000Z", "request": {"question": _QUESTION}, "response": ANSWER}

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from fastapi import Response
 from pydantic import BaseModel, ValidationError
 
+from assay.chat import ChatExtras
 from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownField, kind_of, of_code
 from assay.schemas import And, ErrorBody, ErrorResponse, Not, Or, Predicate, Shape
 
@@ -120,9 +121,12 @@ def response_of(body: ErrorBody, headers: dict[str, str] | None = None, path: st
 def chat_error(body: ErrorBody) -> dict[str, object]:
     """``error`` as OpenAI's API has it; the fields of our requests by the names that they have there."""
     param, message = body.field, body.message
-    for ours, theirs in _CHAT_NAMES.items():
-        if param == ours:
-            param, message = theirs, message.replace(ours, theirs)
+    if param in _CHAT_NAMES:
+        message = message.replace(param, _CHAT_NAMES[param])
+        param = _CHAT_NAMES[param]
+    elif param and re.split(r"[.\[]", param)[0] in ChatExtras.model_fields:
+        message = message.replace(f"'{param}'", f"'assay.{param}'")
+        param = f"assay.{param}"
     status = kind_of(body.code).status
     kind = _CHAT_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     said = {"message": message, "type": kind, "param": param, "code": body.code}
@@ -145,7 +149,7 @@ def invalid(error: ValidationError, model: type[BaseModel]) -> AssayError:
     allowed = tuple(_QUOTED.findall(context["expected"])) if kind == "literal_error" else ()
     words = _WORDS[kind].format(**context) if kind in _WORDS else first["msg"]
     says = f"must be one of: {', '.join(allowed)}" if allowed else words
-    blame = InvalidFilter if loc[0] == "filters" else InvalidRequest
+    blame = InvalidFilter if "filters" in (loc[0], *loc[1:2]) else InvalidRequest  # of the OpenAI door, within "assay"
     return blame(f"'{path}' {says}.", field=path, allowed=allowed)
 
 

@@ -26,6 +26,7 @@ from assay import schemas as s
 from assay import types as t
 from assay.errors import AssayError, Overloaded, StageFault, StageUnavailable
 from assay.events import Event
+from assay.streams import Part
 from assay.tools.base import ToolOutput
 
 T = TypeVar("T")
@@ -197,6 +198,19 @@ class RemoteReranker(_Remote):
 class RemoteGenerator(_Remote):
     def generate(self, request: t.GenerateRequest) -> AsyncGenerator[t.GenerateEvent]:
         return self._stream("generate", request)
+
+
+class RemoteStreams(_Remote):
+    """``assay.streams.Streams``."""
+
+    async def append(self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool = False) -> float:
+        return await self._call("append", id, owner, at, tuple(frames), ended)  # type: ignore[no-any-return]
+
+    async def read(self, id: str, owner: str, after: int, wait_s: float) -> Part:
+        return await self._call("read", id, owner, after, wait_s)  # type: ignore[no-any-return]
+
+    async def drop(self, id: str, owner: str) -> None:
+        await self._call("drop", id, owner)
 
 
 class RemoteDriver(_Remote):

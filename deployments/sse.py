@@ -6,8 +6,8 @@ The framing is our own three lines, because the wire must carry U+2028 and U+008
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from fastapi import Response
@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from assay.errors import Overloaded
-from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.events import VERSION, CompletedEvent, ErrorEvent, Event
 from deployments.problems import response_of
 
 T = TypeVar("T")
@@ -23,7 +23,9 @@ Events = AsyncGenerator[Event, None]
 
 SEND_TIMEOUT_S = 60  # a reader that takes nothing for so long is gone, and must not hold a slot
 
-SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+# no-transform: a proxy that compresses would first collect; x-accel-buffering is what nginx and its kin look at.
+SSE_HEADERS = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
+EVENTS_HEADER = {"x-assay-events": str(VERSION)}
 
 
 class Slots:
@@ -63,7 +65,10 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class Wire(Protocol):
-    """What one question looks like to its client: fed every event once, in order, whether they are streamed or not."""
+    """What one question looks like to its client: fed every event once, in order, whether they are streamed or not.
+    ``headers`` are those of the stream."""
+
+    headers: Mapping[str, str]
 
     def frames(self, event: Event) -> str:
         """The event as server-sent text; "" where this wire has nothing to say of it."""
@@ -74,8 +79,14 @@ class Wire(Protocol):
         ...
 
 
+def frame(number: int, event: Event) -> str:
+    return f"id: {number}\nevent: {event.type}\ndata: {event.model_dump_json(by_alias=True)}\n\n"
+
+
 class NativeWire:
     """Every event as it is, under an id that rises by one."""
+
+    headers: Mapping[str, str] = EVENTS_HEADER
 
     def __init__(self) -> None:
         self._id = 0
@@ -84,7 +95,7 @@ class NativeWire:
     def frames(self, event: Event) -> str:
         self._id += 1
         self._last = event
-        return f"id: {self._id}\nevent: {event.type}\ndata: {event.model_dump_json(by_alias=True)}\n\n"
+        return frame(self._id, event)
 
     def response(self) -> Response:
         if isinstance(self._last, ErrorEvent):
@@ -125,14 +136,23 @@ class QuestionResponse(Response):
 async def send_events(
     first: Event, rest: Events, wire: Wire, send: Send, heartbeat_s: float, send_timeout_s: float = SEND_TIMEOUT_S
 ) -> None:
-    """The open line. Pulls the next event only when the last one is taken, so a slow reader holds back the source."""
+    """Pulls the next event only when the last one is taken, so a slow reader holds back the source."""
+    async with open_line(send, heartbeat_s, wire.headers, send_timeout_s) as write:
+        await write(wire.frames(first))
+        async for event in rest:
+            await write(wire.frames(event))
+
+
+@asynccontextmanager
+async def open_line(
+    send: Send, heartbeat_s: float, headers: Mapping[str, str], send_timeout_s: float = SEND_TIMEOUT_S
+) -> AsyncGenerator[Callable[[str], Awaitable[None]]]:
+    """What writes frames to the open line, which is kept open by comments, and closed in order where nothing went wrong."""
     line = _Line(send, send_timeout_s)
-    await line.open()
+    await line.open(headers)
     beat = asyncio.create_task(line.beat(heartbeat_s))
     try:
-        await line.write(wire.frames(first))
-        async for event in rest:
-            await line.write(wire.frames(event))
+        yield line.write
     finally:
         beat.cancel()
         await asyncio.gather(beat, return_exceptions=True)
@@ -146,8 +166,8 @@ class _Line:
         self._send, self._timeout_s = send, timeout_s
         self._lock = asyncio.Lock()
 
-    async def open(self) -> None:
-        headers = {"content-type": "text/event-stream; charset=utf-8", **SSE_HEADERS}
+    async def open(self, headers: Mapping[str, str]) -> None:
+        headers = {"content-type": "text/event-stream; charset=utf-8", **SSE_HEADERS, **headers}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 

@@ -61,7 +61,7 @@ class Talk:
         self._tokenizer = tokenizer or EstimatedTokenizer()
 
     async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]:
-        digest = hashlib.sha256(request.model_dump_json(exclude={"stream"}).encode()).hexdigest()
+        digest = hashlib.sha256(request.model_dump_json(exclude={"stream", "resumable"}).encode()).hexdigest()
         message = Message(f"turn_{ULID()}", request.question, digest, self._key)
         begun = await self._begin(message)
         if begun.replay is not None:

@@ -27,6 +27,7 @@ RAY_FREE = {
         "openapi",
         "openapi_chat",
         "problems",
+        "resumable",
         "sse",
     )
 }

@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 CLUSTER = ROOT / "ray-cluster.yaml"
 STAGES = {"Ingress", "Driver", "Expander", "Retriever", "Reranker", "Generator"}
+STREAMS = "Streams"  # where the streams of several replicas are found, in one
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -53,7 +54,7 @@ def lint(raw: Any) -> list[str]:
         found += args_faults(app.get("args") or {})
         names = [item["name"] for item in app.get("deployments", [])]
         found += [f"deployments: {name} twice" for name in sorted({name for name in names if names.count(name) > 1})]
-        found += [f"deployments: there is no {name}" for name in names if name not in STAGES]
+        found += [f"deployments: there is no {name}" for name in names if name not in {*STAGES, STREAMS}]
         for item in app.get("deployments", []):
             found += unknown(item["name"], item, DeploymentSchema)
             found += unknown(item["name"], item.get("ray_actor_options"), RayActorOptionsSchema)
@@ -114,7 +115,8 @@ def test_config_is_valid(path: Path) -> None:
 def test_config_names_the_graph_and_every_stage(path: Path) -> None:
     (app,) = load(path)["applications"]
     assert (app["name"], app["import_path"]) == ("assay", "graph:build_app")
-    assert {item["name"] for item in app["deployments"]} == STAGES
+    shared = AppConfig.model_validate(app["args"]).ingress.streams.shared
+    assert {item["name"] for item in app["deployments"]} == STAGES | ({STREAMS} if shared else set())
 
 
 def test_config_reaches_no_network_by_itself(path: Path) -> None:
@@ -208,7 +210,8 @@ def test_a_retriever_that_is_to_use_a_gpu_asks_for_one(where: tuple[str, str], t
 
 def test_cluster_scales_every_stage_and_engine() -> None:
     raw = load(ROOT / "configs" / "cluster.yaml")["applications"][0]
-    assert all(item["autoscaling_config"]["max_replicas"] > 1 for item in raw["deployments"])
+    scaled = {i["name"]: i["autoscaling_config"]["max_replicas"] for i in raw["deployments"] if i["name"] != STREAMS}
+    assert set(scaled) == STAGES and min(scaled.values()) > 1
     assert all(engine.max_replicas > 1 for engine in AppConfig.model_validate(raw["args"]).engines.values())
 
 

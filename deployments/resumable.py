@@ -1,0 +1,214 @@
+"""Streams that outlive their connection: questions asked with ``"resumable": true``, and the routes that take them up again.
+
+Such a question runs in a task of its own and tells its events to ``Streams``, where its client reads them, at first over the
+connection that asked and later over any other. It ends when it is answered, when nobody has listened for ``grace_s``, when
+its client says so, or with its replica; and its stream ends with an event that says which.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack, aclosing, suppress
+from typing import Annotated
+
+from fastapi import FastAPI, Header, Path, Query, Request, Response
+from starlette.types import Receive, Scope, Send
+from ulid import ULID
+
+from assay.access import Grant
+from assay.config import IngressConfig
+from assay.errors import Abandoned, AssayError, StageUnavailable
+from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.schemas import AskRequest
+from assay.streams import Part, Streams
+from deployments import openapi
+from deployments.gate import held
+from deployments.problems import body_of, response_of
+from deployments.sse import EVENTS_HEADER, Events, QuestionResponse, Slots, frame, open_line, while_connected
+
+STREAM_HEADER = "x-stream-id"
+WAIT_S = 1.0  # of one read
+OPEN_S = 0.2  # of the first one: what another replica has been told may be here a moment later
+RENEW_S = 1.0  # of a writer, far below ``assay.streams.LEASE_S``
+
+
+class Resumables:
+    """The resumable questions of this replica."""
+
+    def __init__(self, streams: Streams, config: IngressConfig) -> None:
+        self.streams, self.config = streams, config
+        self.listeners = Slots(2 * config.max_ongoing, "streams that were taken up")
+        self._running: set[asyncio.Task[None]] = set()
+
+    def respond(self, request: Request, events: Callable[[], Events], slots: Slots, body: AskRequest) -> Response:
+        """One question, in the way that its request asks for."""
+        if body.stream and body.resumable:
+            return _Asked(self, request, events, slots)
+        return QuestionResponse(events, slots, body.stream, self.config.heartbeat_s)
+
+    def begin(self, request: Request, events: Callable[[], Events], slots: Slots) -> "Run":
+        """Raises ``Overloaded``. What a question holds, its slot and its key's permit, it holds until its own end."""
+        holds = ExitStack()
+        holds.enter_context(slots.one())
+        holds.enter_context(held(request.state.permit))
+        run = Run(self.streams, owner_of(request), request.state.request_id, self.config.streams.grace_s)
+        task = asyncio.create_task(run.live(events, holds))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        run.task = task
+        return run
+
+    async def close(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+
+def owner_of(request: Request) -> str:
+    grant: Grant = request.state.grant
+    return grant.owner
+
+
+class Run:
+    """One question and its stream. ``first`` is there as soon as its first event is: an error has then still its status."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, streams: Streams, owner: str, request_id: str, grace_s: float) -> None:
+        self.id = f"stm_{ULID()}"
+        self.first: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        self._streams, self._owner, self._request_id, self._grace_s = streams, owner, request_id, grace_s
+        self._told = 0
+
+    async def live(self, events: Callable[[], Events], holds: ExitStack) -> None:
+        fault: AssayError | None = None
+        with holds:
+            try:
+                await self._until_given_up(events)
+            except AssayError as error:
+                fault = error
+            except asyncio.CancelledError:
+                fault = StageUnavailable("The replica that was answering has stopped; ask again.")
+                raise
+            finally:
+                if fault is not None:
+                    await self._end(fault)
+
+    async def stop(self) -> None:
+        """Whoever asked has gone before the first event: nobody knows of this stream."""
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+    async def _until_given_up(self, events: Callable[[], Events]) -> None:
+        telling, watching = asyncio.create_task(self._tell_all(events)), asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait({telling, watching}, return_when=asyncio.FIRST_COMPLETED)
+            (telling if telling.done() else watching).result()
+        finally:
+            telling.cancel()
+            watching.cancel()
+            await asyncio.wait({telling, watching})
+
+    async def _tell_all(self, events: Callable[[], Events]) -> None:
+        async with aclosing(events()) as told:
+            async for event in told:
+                # An error that comes first is told over the connection alone: there is nothing to take up.
+                if self._told or not isinstance(event, ErrorEvent):
+                    await self._tell(event)
+                if not self.first.done():
+                    self.first.set_result(event)
+
+    async def _tell(self, event: Event) -> None:
+        ended = isinstance(event, CompletedEvent | ErrorEvent)
+        await self._streams.append(self.id, self._owner, self._told, (frame(self._told + 1, event),), ended)
+        self._told += 1
+
+    async def _end(self, fault: AssayError) -> None:
+        if not self._told:
+            if not self.first.done():
+                self.first.set_exception(fault)
+            return
+        with suppress(AssayError):  # of the streams' own: then whoever reads is told by them
+            await self._tell(ErrorEvent(request_id=self._request_id, error=body_of(fault, self._request_id)))
+
+    async def _watch(self) -> None:
+        """Raises ``Abandoned``."""
+        while True:
+            await asyncio.sleep(min(RENEW_S, self._grace_s / 4))
+            if self._told:
+                idle_s = await self._streams.append(self.id, self._owner, self._told, ())
+                if idle_s > self._grace_s:
+                    raise Abandoned(f"Nobody listened for {idle_s:.0f} s, so this answer was given up; ask again.")
+
+
+class _Asked(Response):
+    """Asks, and listens for as long as the connection holds."""
+
+    def __init__(self, runs: Resumables, request: Request, events: Callable[[], Events], slots: Slots) -> None:
+        super().__init__()
+        self._runs, self._request, self._events, self._slots = runs, request, events, slots
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        run = self._runs.begin(self._request, self._events, self._slots)
+        await while_connected(receive, self._listen(run, scope, receive, send))
+
+    async def _listen(self, run: Run, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            first = await asyncio.shield(run.first)
+        except asyncio.CancelledError:
+            await run.stop()
+            raise
+        if isinstance(first, ErrorEvent):
+            await asyncio.wait({run.task})
+            await response_of(first.error)(scope, receive, send)
+        else:
+            await _TakenUp(self._runs, self._request, run.id, 0).listen(scope, receive, send)
+
+
+class _TakenUp(Response):
+    """Listens to a stream, from after an event on."""
+
+    def __init__(self, runs: Resumables, request: Request, id: str, after: int) -> None:
+        super().__init__()
+        self._streams, self._heartbeat_s = runs.streams, runs.config.heartbeat_s
+        self._slots = runs.listeners
+        self._owner, self._request_id = owner_of(request), request.state.request_id
+        self._id, self._after = id, after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._slots.one():
+            await while_connected(receive, self.listen(scope, receive, send))
+
+    async def listen(self, scope: Scope, receive: Receive, send: Send) -> None:
+        part = await self._streams.read(self._id, self._owner, self._after, OPEN_S)
+        if part.ended and not part.frames:  # an EventSource that is told so does not come again
+            await Response(status_code=204)(scope, receive, send)
+            return
+        async with open_line(send, self._heartbeat_s, {**EVENTS_HEADER, STREAM_HEADER: self._id}) as write:
+            while True:
+                if part.frames:
+                    await write("".join(part.frames))
+                if part.ended:
+                    return
+                self._after += len(part.frames)
+                try:
+                    part = await self._streams.read(self._id, self._owner, self._after, WAIT_S)
+                except AssayError as fault:
+                    error = ErrorEvent(request_id=self._request_id, error=body_of(fault, self._request_id))
+                    part = Part((frame(self._after + 1, error),), True)
+
+
+def add_streams(app: FastAPI, runs: Resumables) -> None:
+    @app.get("/v1/streams/{id}", tags=["questions"], response_model=None, **openapi.TAKE_UP)
+    async def take_up(
+        request: Request,
+        id: Annotated[str, Path(max_length=100)],
+        last: Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=10**9)] = None,
+        after: Annotated[int, Query(ge=0, le=10**9, description="The same, for a first request by `EventSource`.")] = 0,
+    ) -> Response:
+        """Take up a stream that was asked for with `"resumable": true`: the events after `Last-Event-ID`, and those to come."""
+        return _TakenUp(runs, request, id, after if last is None else last)
+
+    @app.delete("/v1/streams/{id}", status_code=204, tags=["questions"], **openapi.DROP)
+    async def drop(request: Request, id: Annotated[str, Path(max_length=100)]) -> None:
+        """End the answer, if it is in the making, and forget its events."""
+        await runs.streams.drop(id, owner_of(request))

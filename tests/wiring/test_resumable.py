@@ -306,7 +306,7 @@ async def test_a_driver_that_dies_is_an_error_for_whoever_comes_back() -> None:
 
 @pytest.mark.parametrize("resumable", [False, True])
 async def test_two_hundred_that_drop_leave_nothing(resumable: bool) -> None:
-    driver = ScriptedDriver(*[ev.AnswerEvent(delta="x"), 0.02] * 3000)
+    driver = ScriptedDriver(*slowly(ev.AnswerEvent(delta="x"), seconds=0.02) * 3000)
     settings = config(grace_s=0.4).model_copy(update={"max_ongoing": 200})
     async with replicas(driver, settings) as (http,):
         await http.get("/healthz")

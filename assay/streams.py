@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from assay.errors import Abandoned, AssayError, InvalidRequest, NotFound, Overloaded, StageUnavailable
+from assay.errors import Abandoned, AssayError, InvalidRequest, NotFound, Overloaded
 
 log = logging.getLogger("assay.streams")
 
@@ -21,10 +21,11 @@ LEASE_S = 10.0  # a writer that says nothing for so long is dead: a living one d
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The frames that a read found, and whether the stream ends with them."""
+    """The frames that a read found, and whether the stream ends with them. ``lost``: it has no end, for its writer died."""
 
     frames: tuple[str, ...]
     ended: bool
+    lost: bool = False
 
 
 class Streams(Protocol):
@@ -41,7 +42,7 @@ class Streams(Protocol):
     async def read(self, id: str, owner: str, after: int, wait_s: float) -> Part:
         """The frames after the first ``after``, waiting for one for at most ``wait_s``.
 
-        Raises ``NotFound``, ``InvalidRequest`` where there are not so many, and ``StageUnavailable`` where its writer died."""
+        Raises ``NotFound``, and ``InvalidRequest`` where there are not so many."""
         ...
 
     async def drop(self, id: str, owner: str) -> None:
@@ -118,9 +119,8 @@ class MemoryStreams:
             raise InvalidRequest(
                 f"The last event of this stream has the id {last}.", "Last-Event-ID", (f"0 to {last}",)
             )
-        if not stream.ended and self._clock() - stream.told_at > LEASE_S:
-            raise StageUnavailable("The replica that was answering is gone; ask again.")
-        return Part(tuple(stream.frames[after:]), stream.ended)
+        lost = not stream.ended and self._clock() - stream.told_at > LEASE_S
+        return Part(tuple(stream.frames[after:]), stream.ended, lost)
 
     async def drop(self, id: str, owner: str) -> None:
         stream = self._of(id, owner)

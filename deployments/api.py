@@ -33,6 +33,7 @@ from deployments.conversations import add_conversations, open_store
 from deployments.events import told
 from deployments.gate import Gate, bound
 from deployments.mcp_door import add_tools
+from deployments.openapi_events import name_shapes
 from deployments.problems import MethodNotAllowed, NoRoute, body_of, internal, public_text, response_of
 from deployments.resumable import Resumables, add_streams
 from deployments.sse import Slots, while_connected
@@ -82,6 +83,7 @@ def make_api(driver: Driver, config: IngressConfig, shared: Streams | None = Non
     add_conversations(app, driver, runs, questions, store)
     _add_search(app, driver, config)
     _add_health(app, driver)
+    name_shapes(app)
     return app
 
 

@@ -1,11 +1,10 @@
 """What the OpenAPI document says beside the shapes: examples of requests, responses and errors, and every status."""
 
-from typing import Any, get_args
+from typing import Any
 
-from fastapi import Response
-
-from assay.events import VERSION, Event
+from assay.events import VERSION
 from assay.schemas import AnswerRecord, AskResponse, ErrorResponse, Readiness, SearchResponse
+from deployments.openapi_events import EVENTS, REQUEST_ID
 
 DESCRIPTION = """Agentic search over private document collections.
 
@@ -30,7 +29,6 @@ ROUTES = (
     "GET /openapi.json",
 )
 
-_REQUEST_ID = "req_01JB2Z0T6V9W8X7Y6Z5A4B3C2D"
 ID_HEADER = {"x-request-id": {"description": "Names this request in the log.", "schema": {"type": "string"}}}
 RETRY_HEADER = {"retry-after": {"description": "Seconds.", "schema": {"type": "string", "pattern": "^[0-9]+$"}}}
 
@@ -89,7 +87,7 @@ CITATION = {
 }
 ANSWER: dict[str, Any] = {
     "id": "ans_01JB2Z0T6V9W8X7Y6Z5A4B3C2D",
-    "request_id": _REQUEST_ID,
+    "request_id": REQUEST_ID,
     "status": "answered",
     "terminated_by": "answered",
     "answer": {
@@ -110,33 +108,10 @@ ANSWER: dict[str, Any] = {
     "usage": {"llm_calls": 5, "prompt_tokens": 4210, "cached_tokens": 2890, "completion_tokens": 143},
     "timings_ms": {"retrieve": 61.0, "total": 9120.0},
 }
-_EVENTS = f"""id: 1
-event: status
-data: {{"request_id":"{_REQUEST_ID}","type":"status","state":"searching","round":1}}
-
-: ping
-
-id: 2
-event: answer
-data: {{"request_id":"{_REQUEST_ID}","type":"answer","delta":"Either party may terminate "}}
-
-"""
-
-_EVENT = {
-    "type": "object",
-    "description": "`data` is one JSON object with `request_id` and `type`. The last event is `completed`, with the "
-    "whole response, or `error`; there is exactly one of the two.",
-    "required": ["id", "event", "data"],
-    "properties": {
-        "id": {"type": "string", "pattern": "^[1-9][0-9]*$", "description": "Rises by one from 1."},
-        "event": {"enum": [get_args(kind.model_fields["type"].annotation)[0] for kind in get_args(get_args(Event)[0])]},
-        "data": {"type": "string", "contentMediaType": "application/json"},
-    },
-}
 
 
 def _error(code: str, message: str, field: str | None = None, allowed: tuple[str, ...] = ()) -> dict[str, Any]:
-    body = {"code": code, "message": message, "field": field, "allowed": list(allowed), "request_id": _REQUEST_ID}
+    body = {"code": code, "message": message, "field": field, "allowed": list(allowed), "request_id": REQUEST_ID}
     return {"error": body}
 
 
@@ -217,6 +192,7 @@ def good(model: type, example: dict[str, Any], description: str) -> dict[str, An
 
 BODY_STATUSES = (400, 404, 408, 413, 415, 422, 500, 502, 503, 504)
 
+# In an answer's place, where it is asked for as a stream; ``openapi_events`` has the rest of it.
 STREAM_HEADERS = {
     "x-assay-events": {"description": "Of a stream: the version of its events.", "schema": {"const": str(VERSION)}},
     "x-stream-id": {
@@ -224,35 +200,14 @@ STREAM_HEADERS = {
         "schema": {"type": "string", "pattern": "^stm_[0-9A-Z]{26}$"},
     },
 }
-_STREAM = {"itemSchema": _EVENT, "example": _EVENTS}
 STREAMED = good(AskResponse, ANSWER, "The answer, or its events when `stream` is true")
 STREAMED["headers"] = {**ID_HEADER, **STREAM_HEADERS}
-STREAMED["content"]["text/event-stream"] = _STREAM
+STREAMED["content"]["text/event-stream"] = EVENTS
 
 ANSWERS: dict[str, Any] = {
     "operation_id": "ask",
     "summary": "Ask a question",
     "responses": {200: STREAMED, **responses(*BODY_STATUSES)},
-}
-
-TAKE_UP: dict[str, Any] = {
-    "operation_id": "take_up_stream",
-    "summary": "Take up a dropped stream",
-    "response_class": Response,
-    "responses": {
-        200: {
-            "description": "The events after the last one that was seen",
-            "headers": {**ID_HEADER, **STREAM_HEADERS},
-            "content": {"text/event-stream": _STREAM},
-        },
-        204: {"description": "There are no more: the last event was seen", "headers": ID_HEADER},
-        **responses(404, 422, 500, 503),
-    },
-}
-DROP: dict[str, Any] = {
-    "operation_id": "drop_stream",
-    "summary": "End a stream",
-    "responses": {204: {"description": "Ended"}, **responses(404, 422, 500, 503)},
 }
 
 _RECORD = {"created_at": "2025-11-28T08:05:00.000Z", "request": {"question": _QUESTION}, "response": ANSWER}
@@ -276,7 +231,7 @@ _HIT = {
     "text_span": CITATION["span"],
 }
 _FOUND = {
-    "request_id": _REQUEST_ID,
+    "request_id": REQUEST_ID,
     "hits": [_HIT],
     "facets": {"type": {"values": [{"value": "Supply", "to": None, "count": 3}], "missing": 0, "more": 0}},
     "explain": {"allowed_rows": 60, "total_rows": 4000, "methods": {"dense": "exact", "sparse": "index"}},

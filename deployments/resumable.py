@@ -20,7 +20,7 @@ from assay.errors import Abandoned, AssayError, StageUnavailable
 from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.schemas import AskRequest
 from assay.streams import Part, Streams
-from deployments import openapi
+from deployments import openapi_streams as openapi
 from deployments.gate import held
 from deployments.problems import body_of, response_of
 from deployments.sse import EVENTS_HEADER, Events, QuestionResponse, Slots, frame, open_line, while_connected
@@ -28,6 +28,7 @@ from deployments.sse import EVENTS_HEADER, Events, QuestionResponse, Slots, fram
 STREAM_HEADER = "x-stream-id"
 WAIT_S = 1.0  # of one read
 OPEN_S = 0.2  # of the first one: what another replica has been told may be here a moment later
+_GONE = StageUnavailable("The replica that was answering is gone; ask again.")
 RENEW_S = 1.0  # of a writer, far below ``assay.streams.LEASE_S``
 
 
@@ -87,7 +88,7 @@ class Run:
             except AssayError as error:
                 fault = error
             except asyncio.CancelledError:
-                fault = StageUnavailable("The replica that was answering has stopped; ask again.")
+                fault = _GONE
                 raise
             finally:
                 if fault is not None:
@@ -190,11 +191,18 @@ class _TakenUp(Response):
                 if part.ended:
                     return
                 self._after += len(part.frames)
-                try:
-                    part = await self._streams.read(self._id, self._owner, self._after, WAIT_S)
-                except AssayError as fault:
-                    error = ErrorEvent(request_id=self._request_id, error=body_of(fault, self._request_id))
-                    part = Part((frame(self._after + 1, error),), True)
+                part = self._broken(_GONE) if part.lost else await self._next()
+
+    async def _next(self) -> Part:
+        try:
+            return await self._streams.read(self._id, self._owner, self._after, WAIT_S)
+        except AssayError as fault:
+            return self._broken(fault)
+
+    def _broken(self, fault: AssayError) -> Part:
+        """The end of a stream that has none of its own."""
+        error = ErrorEvent(request_id=self._request_id, error=body_of(fault, self._request_id))
+        return Part((frame(self._after + 1, error),), True)
 
 
 def add_streams(app: FastAPI, runs: Resumables) -> None:

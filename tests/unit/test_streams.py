@@ -98,9 +98,13 @@ async def test_dropped_after_its_end_it_is_forgotten(streams: MemoryStreams) -> 
 
 async def test_a_writer_that_died_is_told_of(streams: MemoryStreams, clock: Clock) -> None:
     await streams.append("s", "a", 0, ["1"])
+    clock.now += LEASE_S
+    assert not (await streams.read("s", "a", 0, 0)).lost
+    clock.now += 1
+    assert await streams.read("s", "a", 0, 0) == Part(("1",), False, True)
+    await streams.append("s", "a", 1, ["2"], ended=True)
     clock.now += LEASE_S + 1
-    with pytest.raises(StageUnavailable):
-        await streams.read("s", "a", 1, 0)
+    assert await streams.read("s", "a", 1, 0) == Part(("2",), True)
 
 
 async def test_a_mirror_is_filled_again_after_it_was_lost(clock: Clock) -> None:

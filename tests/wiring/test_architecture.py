@@ -26,6 +26,8 @@ RAY_FREE = {
         "mcp_door",
         "openapi",
         "openapi_chat",
+        "openapi_events",
+        "openapi_streams",
         "problems",
         "resumable",
         "sse",

@@ -1,0 +1,117 @@
+"""The whole graph with a fake engine, behind two replicas of its ingress: one answer by every door, and streams that drop."""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from assay.serve_config import load
+from bench.doors import Watch, drop
+from bench.doors_clients import clients, events_until, every_door
+from bench.doors_graph import QUESTION, STAYS, WORKS, config
+from deployments.batch import connected
+from deployments.local import LocalGraph, descendants
+from tests.wiring.test_api import frames
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Any) -> Iterator[LocalGraph]:
+    folder = tmp_path_factory.mktemp("doors")
+    path = config(folder, ingresses=2, grace_s=3)
+    with LocalGraph(load(path), log=folder / "serve.log", port=free_tcp_port_factory()) as graph:
+        graph.wait_ready(240)
+        yield graph
+
+
+@pytest.fixture(scope="module")
+def watch(graph: LocalGraph) -> Iterator[Watch]:
+    with connected(graph.address, "assay"):
+        yield Watch(graph)
+
+
+def begun(graph: LocalGraph, question: str, count: int) -> str:
+    """The id of a resumable stream that dropped at an event."""
+
+    async def asked() -> str:
+        async with clients(graph.url) as http:
+            return (await events_until(http, question, count, resumable=True))[1]
+
+    return asyncio.run(asked())
+
+
+def take_up(graph: LocalGraph, id_: str, last: int) -> list[dict[str, Any]]:
+    reply = httpx.get(
+        f"{graph.url}/v1/streams/{id_}", headers={"last-event-id": str(last)}, timeout=60, trust_env=False
+    )
+    assert reply.status_code == 200, reply.text
+    return frames(reply.text)
+
+
+def test_one_answer_by_every_door(graph: LocalGraph) -> None:
+    found = every_door(graph.url, graph.address, QUESTION)
+    assert set(found) == {"HTTP", "SSE", "OpenAI", "MCP", "Python handle", "CLI"}
+    assert "gravity of the Moon" in found["HTTP"].text and "moon.md" in found["HTTP"].citations
+    assert set(found.values()) == {found["HTTP"]}
+
+
+def test_two_hundred_that_drop_leave_nothing(graph: LocalGraph, watch: Watch) -> None:
+    asyncio.run(drop(graph.url, 200))  # what a first rush leaves open for the next is not lost
+    watch.until(lambda: watch.left().nothing)
+    time.sleep(2)
+    before = watch.left().descriptors
+    asyncio.run(drop(graph.url, 200))
+    watch.until(lambda: watch.left().nothing)
+    watch.until(lambda: watch.left().descriptors <= before)
+
+
+def test_a_stream_is_taken_up_through_either_replica(graph: LocalGraph) -> None:
+    id_ = begun(graph, QUESTION, 3)
+    whole = take_up(graph, id_, 0)
+    assert [e["id"] for e in whole] == [str(n + 1) for n in range(len(whole))]
+    assert whole[-1]["event"] == "completed"
+    for last in range(12):
+        assert take_up(graph, id_, last % 4) == whole[last % 4 :]
+    line = re.compile(rf'"path": "/v1/streams/{id_}"')
+    served = [path.name for path in Path(graph.logs).glob("*Ingress*") if line.search(path.read_text())]
+    assert len(served) == 2, served
+
+
+def test_gone_for_good_with_resumable_frees_the_engine(graph: LocalGraph, watch: Watch) -> None:
+    id_ = begun(graph, f"{QUESTION} {STAYS}", 1)
+    assert watch.engine() == 1
+    watch.until(lambda: watch.left().nothing)
+    assert take_up(graph, id_, 1)[-1]["data"]["error"]["code"] == "abandoned"
+
+
+@pytest.mark.parametrize("name", ["Driver", "Ingress"])
+def test_a_replica_that_dies_ends_its_streams_with_an_error(graph: LocalGraph, name: str) -> None:
+    """The last test: it leaves a graph that mends itself."""
+    id_ = begun(graph, f"{QUESTION} {WORKS}", 3)
+    for process in replicas(graph, name):
+        process.kill()
+    until = time.monotonic() + 60
+    while (reply := httpx.get(f"{graph.url}/v1/streams/{id_}", timeout=60, trust_env=False)).status_code != 200:
+        assert time.monotonic() < until, reply.text
+        time.sleep(0.2)
+    events = frames(reply.text)
+    assert [e["event"] for e in events].count("error") == 1
+    assert events[-1]["data"]["error"]["code"] == "stage_unavailable"
+    watcher = httpx.Client(base_url=graph.url, timeout=60, trust_env=False)
+    with watcher:
+        while watcher.get("/readyz").status_code != 200:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+
+
+def replicas(graph: LocalGraph, name: str) -> list[psutil.Process]:
+    found = [p for p in descendants(graph.pid) if f"ServeReplica:assay:{name}" in " ".join(p.cmdline())]
+    assert found
+    return found

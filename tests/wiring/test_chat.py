@@ -214,6 +214,46 @@ def test_what_is_not_supported_is_refused(
     assert not driver.asked
 
 
+PREDICATE = {"field": "type", "op": "=", "value": "Supply"}
+OPS = ["=", "!=", "<", "<=", ">", ">=", "in", "like", "is_null", "between"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "code", "param", "allowed"),
+    [
+        ({**PREDICATE, "op": "=="}, "invalid_filter", "assay.filters.op", OPS),
+        ({"and": [PREDICATE, {**PREDICATE, "op": "is"}]}, "invalid_filter", "assay.filters.and[1].op", OPS),
+        ({**PREDICATE, "vaule": 1}, "unknown_field", "assay.filters.vaule", ["field", "op", "value"]),
+        ({"and": []}, "invalid_filter", "assay.filters.and", []),
+        ([], "invalid_filter", "assay.filters", []),
+    ],
+)
+def test_a_filter_that_is_wrong_is_told_as_such(
+    client: openai.OpenAI, driver: ScriptedDriver, filters: Any, code: str, param: str, allowed: list[str]
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, extra_body={"assay": {"filters": filters}})
+    body: Any = caught.value.body
+    assert (caught.value.code, caught.value.param, body["allowed"]) == (code, param, allowed)
+    assert f"'{param}'" in body["message"] and not driver.asked
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_so_is_one_that_only_the_bucket_knows_to_be_wrong(
+    client: openai.OpenAI, driver: ScriptedDriver, stream: bool
+) -> None:
+    said = "Bucket 'contracts' has no field 'tpye', as 'filters.field' says."
+    driver.script = [er.UnknownField(said, "filters.field", ("type", "effective_date"))]
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, stream=stream, extra_body={"assay": {"filters": {**PREDICATE, "field": "tpye"}}})
+    body: Any = caught.value.body
+    assert (caught.value.code, caught.value.param) == ("unknown_field", "assay.filters.field")
+    assert (body["allowed"], body["message"]) == (
+        ["type", "effective_date"],
+        said.replace("filters.", "assay.filters."),
+    )
+
+
 def test_what_changes_nothing_is_ignored(client: openai.OpenAI) -> None:
     ask(client, temperature=0.7, top_p=0.9, seed=1, user="ann", n=1, tools=[], tool_choice="none", stop=None)
 

@@ -27,6 +27,8 @@ CHAT = {"model": "assay", "messages": [{"role": "user", "content": "When?"}]}
 ROUTES: list[tuple[str, str, Any]] = [
     ("POST", "/v1/answers", QUESTION),
     ("GET", "/v1/answers/x", None),
+    ("GET", "/v1/streams/x", None),
+    ("DELETE", "/v1/streams/x", None),
     ("POST", "/v1/search", QUESTION),
     ("POST", "/v1/chat/completions", CHAT),
     ("GET", "/v1/models", None),

@@ -2,12 +2,15 @@
 
 import asyncio
 import gc
+import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
+import jsonschema
 import psutil
 import pytest
 import uvicorn
@@ -319,3 +322,28 @@ async def test_two_hundred_that_drop_leave_nothing(resumable: bool) -> None:
         await until(lambda: len(asyncio.all_tasks()) <= tasks and psutil.Process().num_fds() <= files, 10)
     gc.collect()
     assert driver.closed == 200
+
+
+# ---- what is documented ---------------------------------------------------------------------------------------------
+
+
+def test_every_event_stands_in_the_docs_with_its_fields() -> None:
+    """The docs are the interface: what is missing there, or is there no more, would be told to nobody."""
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    table = re.findall(r"^\| `(\w+)` \| ((?:`\w+`(?:, )?)+) \|", text, re.MULTILINE)
+    kinds = get_args(get_args(ev.Event)[0])
+    found = {kind.model_fields["type"].default: [*kind.model_fields][2:] for kind in kinds}
+    assert {name: re.findall(r"\w+", fields) for name, fields in table} == found
+    assert f"x-assay-events: {ev.VERSION}" in text
+
+
+def test_the_openapi_document_has_the_shape_of_every_event() -> None:
+    document = make_api(ScriptedDriver(), config()).openapi()
+    for path, method in ((ASK, "post"), ("/v1/conversations/{id}/messages", "post"), ("/v1/streams/{id}", "get")):
+        media = document["paths"][path][method]["responses"]["200"]["content"]["text/event-stream"]
+        data = media["itemSchema"]["properties"]["data"]["contentSchema"]
+        validator = jsonschema.Draft202012Validator({**data, "components": document["components"]})
+        for step in whole():
+            assert isinstance(step, ev._Event)
+            validator.validate(json.loads(step.model_dump_json(by_alias=True)))
+        assert not validator.is_valid({"type": "news"})

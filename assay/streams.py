@@ -31,9 +31,11 @@ class Part:
 class Streams(Protocol):
     """Where streams are kept, each for its owner alone: to everybody else it does not exist."""
 
-    async def append(self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool = False) -> float:
+    async def append(
+        self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool = False, group: str = ""
+    ) -> float:
         """Appends what comes after the first ``at`` frames; the first call, with 0, begins the stream, and frames that it has
-        are passed over. Returns the seconds since somebody last read, 0 while somebody does.
+        are passed over. ``group``: what it is dropped with. Returns the seconds since somebody last read, 0 while one does.
 
         Raises ``Abandoned`` once the stream was dropped and has not ended, ``NotFound`` where frames before ``at`` are missing,
         and ``Overloaded`` where no memory is left for it."""
@@ -49,10 +51,15 @@ class Streams(Protocol):
         """Its client will not come back: the writer is told so, and what has ended is forgotten. Raises ``NotFound``."""
         ...
 
+    async def drop_group(self, owner: str, group: str) -> None:
+        """The same for all streams of a group, if there are any."""
+        ...
+
 
 @dataclass(slots=True)
 class _Stream:
     owner: str
+    group: str
     told_at: float  # when its writer last said something
     read_at: float
     frames: list[str] = field(default_factory=list)
@@ -87,12 +94,14 @@ class MemoryStreams:
         self._streams: dict[str, _Stream] = {}
         self._chars = 0
 
-    async def append(self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool = False) -> float:
+    async def append(
+        self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool = False, group: str = ""
+    ) -> float:
         now = self._clock()
         stream = self._streams.get(id)
         if stream is None and at == 0:
-            self._forget(now)
-            stream = self._streams[id] = _Stream(owner, now, now)
+            self._forget_old(now)
+            stream = self._streams[id] = _Stream(owner, group, now, now)
         if stream is None or stream.owner != owner or at > len(stream.frames):
             raise NotFound("There is no such stream, or no more.", "id")
         stream.told_at = now
@@ -126,7 +135,15 @@ class MemoryStreams:
         stream = self._of(id, owner)
         stream.dropped = True
         if stream.ended:
-            self._pop(id)
+            self.forget(id)
+
+    async def drop_group(self, owner: str, group: str) -> None:
+        for id in [id for id, s in self._streams.items() if (s.owner, s.group) == (owner, group)]:
+            await self.drop(id, owner)
+
+    def forget(self, id: str) -> None:
+        if (stream := self._streams.pop(id, None)) is not None:
+            self._chars -= stream.size
 
     def _of(self, id: str, owner: str) -> _Stream:
         stream = self._streams.get(id)
@@ -134,44 +151,47 @@ class MemoryStreams:
             raise NotFound("There is no such stream, or no more.", "id")
         return stream
 
-    def _forget(self, now: float) -> None:
+    def _forget_old(self, now: float) -> None:
         for id in [id for id, stream in self._streams.items() if now - stream.told_at > self._kept_s]:
-            self._pop(id)
+            self.forget(id)
 
     def _make_room(self, size: int) -> None:
         """Raises ``Overloaded``."""
         for _, id in sorted((s.told_at, id) for id, s in self._streams.items() if s.ended and not s.readers):
-            self._pop(id)
+            self.forget(id)
             if self._chars + size <= self._max_chars:
                 return
         raise Overloaded("No memory is left for streams that can be taken up again; ask without 'resumable'.")
 
-    def _pop(self, id: str) -> None:
-        self._chars -= self._streams.pop(id).size
-
 
 class MirroredStreams:
-    """``Streams`` of this process that others can take up too, from ``far``. What happens there ends nothing here."""
+    """``Streams`` of this process that others can take up too, from ``far``. When ``far`` is away nothing ends here; what has
+    ended is kept there alone, so that there is one place to forget it in."""
 
     def __init__(self, near: MemoryStreams, far: Streams) -> None:
         self._near, self._far = near, far
 
-    async def append(self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool = False) -> float:
-        idle = await self._near.append(id, owner, at, frames, ended)
+    async def append(
+        self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool = False, group: str = ""
+    ) -> float:
+        idle = await self._near.append(id, owner, at, frames, ended, group)
         try:
-            return min(idle, await self._mirrored(id, owner, at, frames, ended))
+            idle = min(idle, await self._mirrored(id, owner, at, frames, ended, group))
         except Abandoned:
             raise
         except AssayError as fault:
             log.warning("a stream is not mirrored: %s", fault)
-            return idle
+        else:
+            if ended:
+                self._near.forget(id)
+        return idle
 
-    async def _mirrored(self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool) -> float:
+    async def _mirrored(self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool, group: str) -> float:
         try:
-            return await self._far.append(id, owner, at, frames, ended)
+            return await self._far.append(id, owner, at, frames, ended, group)
         except NotFound:  # it was restarted
             whole = await self._near.read(id, owner, 0, 0)
-            return await self._far.append(id, owner, 0, whole.frames, whole.ended)
+            return await self._far.append(id, owner, 0, whole.frames, whole.ended, group)
 
     async def read(self, id: str, owner: str, after: int, wait_s: float) -> Part:
         try:
@@ -184,6 +204,10 @@ class MirroredStreams:
             await self._near.drop(id, owner)
         except NotFound:
             await self._far.drop(id, owner)
-        else:
-            with suppress(AssayError):
-                await self._far.drop(id, owner)
+
+    async def drop_group(self, owner: str, group: str) -> None:
+        await self._near.drop_group(owner, group)
+        try:
+            await self._far.drop_group(owner, group)
+        except AssayError as fault:
+            log.warning("mirrored streams stay until their time is over: %s", fault)

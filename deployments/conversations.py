@@ -97,6 +97,7 @@ def add_conversations(app: FastAPI, driver: Driver, runs: Resumables, slots: Slo
     async def delete(request: Request, id: str) -> None:
         """Delete it and all of its messages. An answer in the making ends with an error."""
         await store.delete(owner_of(request), id)
+        await runs.streams.drop_group(owner_of(request), id)
 
     @app.post("/v1/conversations/{id}/messages", tags=["conversations"], response_model=None, **openapi.POST)
     async def post(
@@ -113,7 +114,7 @@ def add_conversations(app: FastAPI, driver: Driver, runs: Resumables, slots: Slo
             whole = told(talk, question, request_id)
             return whole if body.delivery == "progressive" or not body.stream else _last_only(whole)
 
-        return runs.respond(request, events, slots, body)
+        return runs.respond(request, events, slots, body, group=id)
 
 
 async def _last_only(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:

@@ -203,14 +203,19 @@ class RemoteGenerator(_Remote):
 class RemoteStreams(_Remote):
     """``assay.streams.Streams``."""
 
-    async def append(self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool = False) -> float:
-        return await self._call("append", id, owner, at, tuple(frames), ended)  # type: ignore[no-any-return]
+    async def append(
+        self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool = False, group: str = ""
+    ) -> float:
+        return await self._call("append", id, owner, at, tuple(frames), ended, group)  # type: ignore[no-any-return]
 
     async def read(self, id: str, owner: str, after: int, wait_s: float) -> Part:
         return await self._call("read", id, owner, after, wait_s)  # type: ignore[no-any-return]
 
     async def drop(self, id: str, owner: str) -> None:
         await self._call("drop", id, owner)
+
+    async def drop_group(self, owner: str, group: str) -> None:
+        await self._call("drop_group", owner, group)
 
 
 class RemoteDriver(_Remote):

@@ -40,18 +40,21 @@ class Resumables:
         self.listeners = Slots(2 * config.max_ongoing, "streams that were taken up")
         self._running: set[asyncio.Task[None]] = set()
 
-    def respond(self, request: Request, events: Callable[[], Events], slots: Slots, body: AskRequest) -> Response:
-        """One question, in the way that its request asks for."""
+    def respond(
+        self, request: Request, events: Callable[[], Events], slots: Slots, body: AskRequest, group: str = ""
+    ) -> Response:
+        """One question, in the way that its request asks for. ``group``: what its stream is dropped with."""
         if body.stream and body.resumable:
-            return _Asked(self, request, events, slots)
+            return _Asked(self, request, events, slots, group)
         return QuestionResponse(events, slots, body.stream, self.config.heartbeat_s)
 
-    def begin(self, request: Request, events: Callable[[], Events], slots: Slots) -> "Run":
+    def begin(self, request: Request, events: Callable[[], Events], slots: Slots, group: str) -> "Run":
         """Raises ``Overloaded``. What a question holds, its slot and its key's permit, it holds until its own end."""
         holds = ExitStack()
         holds.enter_context(slots.one())
         holds.enter_context(held(request.state.permit))
-        run = Run(self.streams, owner_of(request), request.state.request_id, self.config.streams.grace_s)
+        grace_s = self.config.streams.grace_s
+        run = Run(self.streams, owner_of(request), group, request.state.request_id, grace_s)
         task = asyncio.create_task(run.live(events, holds))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -74,10 +77,11 @@ class Run:
 
     task: asyncio.Task[None]
 
-    def __init__(self, streams: Streams, owner: str, request_id: str, grace_s: float) -> None:
+    def __init__(self, streams: Streams, owner: str, group: str, request_id: str, grace_s: float) -> None:
         self.id = f"stm_{ULID()}"
         self.first: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
-        self._streams, self._owner, self._request_id, self._grace_s = streams, owner, request_id, grace_s
+        self._streams, self._owner, self._group = streams, owner, group
+        self._request_id, self._grace_s = request_id, grace_s
         self._told = 0
 
     async def live(self, events: Callable[[], Events], holds: ExitStack) -> None:
@@ -120,8 +124,11 @@ class Run:
 
     async def _tell(self, event: Event) -> None:
         ended = isinstance(event, CompletedEvent | ErrorEvent)
-        await self._streams.append(self.id, self._owner, self._told, (frame(self._told + 1, event),), ended)
+        await self._append((frame(self._told + 1, event),), ended)
         self._told += 1
+
+    async def _append(self, frames: tuple[str, ...], ended: bool = False) -> float:
+        return await self._streams.append(self.id, self._owner, self._told, frames, ended, self._group)
 
     async def _end(self, fault: AssayError) -> None:
         if not self._told:
@@ -136,7 +143,7 @@ class Run:
         while True:
             await asyncio.sleep(min(RENEW_S, self._grace_s / 4))
             if self._told:
-                idle_s = await self._streams.append(self.id, self._owner, self._told, ())
+                idle_s = await self._append(())
                 if idle_s > self._grace_s:
                     raise Abandoned(f"Nobody listened for {idle_s:.0f} s, so this answer was given up; ask again.")
 
@@ -144,12 +151,15 @@ class Run:
 class _Asked(Response):
     """Asks, and listens for as long as the connection holds."""
 
-    def __init__(self, runs: Resumables, request: Request, events: Callable[[], Events], slots: Slots) -> None:
+    def __init__(
+        self, runs: Resumables, request: Request, events: Callable[[], Events], slots: Slots, group: str
+    ) -> None:
         super().__init__()
-        self._runs, self._request, self._events, self._slots = runs, request, events, slots
+        self._runs, self._request, self._events = runs, request, events
+        self._slots, self._group = slots, group
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        run = self._runs.begin(self._request, self._events, self._slots)
+        run = self._runs.begin(self._request, self._events, self._slots, self._group)
         await while_connected(receive, self._listen(run, scope, receive, send))
 
     async def _listen(self, run: Run, scope: Scope, receive: Receive, send: Send) -> None:

@@ -16,11 +16,16 @@ class Streams:
         adopt_logs()
         self._kept = MemoryStreams(config.kept_s, config.max_chars)
 
-    async def append(self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool) -> Reply[float]:
-        return await reply(self._kept.append(id, owner, at, frames, ended))
+    async def append(
+        self, id: str, owner: str, at: int, frames: Sequence[str], ended: bool, group: str
+    ) -> Reply[float]:
+        return await reply(self._kept.append(id, owner, at, frames, ended, group))
 
     async def read(self, id: str, owner: str, after: int, wait_s: float) -> Reply[Part]:
         return await reply(self._kept.read(id, owner, after, wait_s))
 
     async def drop(self, id: str, owner: str) -> Reply[None]:
         return await reply(self._kept.drop(id, owner))
+
+    async def drop_group(self, owner: str, group: str) -> Reply[None]:
+        return await reply(self._kept.drop_group(owner, group))

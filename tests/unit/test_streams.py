@@ -96,6 +96,17 @@ async def test_dropped_after_its_end_it_is_forgotten(streams: MemoryStreams) -> 
         await streams.read("s", "a", 0, 0)
 
 
+async def test_a_group_is_dropped_as_one(streams: MemoryStreams) -> None:
+    for id_, owner, group in (("s", "a", "g"), ("t", "a", "g"), ("u", "a", "h"), ("v", "b", "g")):
+        await streams.append(id_, owner, 0, ["1"], ended=id_ != "t", group=group)
+    await streams.drop_group("a", "g")
+    with pytest.raises(NotFound):
+        await streams.read("s", "a", 0, 0)
+    with pytest.raises(Abandoned):
+        await streams.append("t", "a", 1, ["2"])
+    assert (await streams.read("u", "a", 0, 0)).ended and (await streams.read("v", "b", 0, 0)).ended
+
+
 async def test_a_writer_that_died_is_told_of(streams: MemoryStreams, clock: Clock) -> None:
     await streams.append("s", "a", 0, ["1"])
     clock.now += LEASE_S
@@ -118,8 +129,9 @@ async def test_a_mirror_is_filled_again_after_it_was_lost(clock: Clock) -> None:
     await here.append("s", "a", 1, ["2"], ended=True)
     assert await there.read("s", "a", 0, 0) == Part(("1", "2"), True)
     await there.drop("s", "a")
-    with pytest.raises(NotFound):
-        await there.read("s", "a", 0, 0)
+    for replica in (here, there):
+        with pytest.raises(NotFound):
+            await replica.read("s", "a", 0, 0)
 
 
 async def test_a_reader_elsewhere_is_somebody_who_listens_and_may_end_it(clock: Clock) -> None:

@@ -144,6 +144,20 @@ async def test_messages_of_conversations_too() -> None:
     assert [(e["id"], e["event"]) for e in last] == [("1", "completed")]
 
 
+async def test_a_deleted_conversation_takes_its_streams_along() -> None:
+    driver = ScriptedDriver(*whole())
+    async with replicas(driver, config(), 2) as (one, other):
+        path = "/v1/conversations/" + (await one.post("/v1/conversations", json={})).json()["id"]
+        ended, _ = await drop_after(one, 9, f"{path}/messages")
+        driver.script = [ev.StatusEvent(state="planning"), 60.0]
+        running, _ = await drop_after(one, 1, f"{path}/messages")
+        assert (await one.delete(path)).status_code == 204
+        await until(lambda: driver.running == 0)
+        for http in (one, other):
+            assert (await take_up(http, ended, 0)).status_code == 404
+            assert frames((await take_up(http, running, 1)).text)[-1]["event"] == "error"
+
+
 # ---- what cannot be taken up ----------------------------------------------------------------------------------------
 
 
@@ -273,7 +287,8 @@ async def test_its_client_ends_it() -> None:
         await until(lambda: driver.running == 0)
         assert frames((await take_up(other, id_, 1)).text)[-1]["data"]["error"]["code"] == "abandoned"
         assert (await other.delete(f"/v1/streams/{id_}")).status_code == 204  # forgets what is kept
-        assert (await take_up(other, id_, 1)).status_code == 404
+        for http in (one, other):
+            assert (await take_up(http, id_, 1)).status_code == 404
 
 
 async def test_gone_before_the_first_event() -> None:

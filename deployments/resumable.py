@@ -11,6 +11,7 @@ from contextlib import ExitStack, aclosing, suppress
 from typing import Annotated
 
 from fastapi import FastAPI, Header, Path, Query, Request, Response
+from pydantic import WithJsonSchema
 from starlette.types import Receive, Scope, Send
 from ulid import ULID
 
@@ -28,6 +29,8 @@ from deployments.sse import EVENTS_HEADER, Events, QuestionResponse, Slots, fram
 STREAM_HEADER = "x-stream-id"
 WAIT_S = 1.0  # of one read
 OPEN_S = 0.2  # of the first one: what another replica has been told may be here a moment later
+MOST = 10**9  # of an event's id
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": MOST}  # no null, which would be the word
 _GONE = StageUnavailable("The replica that was answering is gone; ask again.")
 RENEW_S = 1.0  # of a writer, far below ``assay.streams.LEASE_S``
 
@@ -220,8 +223,8 @@ def add_streams(app: FastAPI, runs: Resumables) -> None:
     async def take_up(
         request: Request,
         id: Annotated[str, Path(max_length=100)],
-        last: Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=10**9)] = None,
-        after: Annotated[int, Query(ge=0, le=10**9, description="The same, for a first request by `EventSource`.")] = 0,
+        last: Annotated[int | None, WithJsonSchema(_NUMBER), Header(alias="Last-Event-ID", ge=0, le=MOST)] = None,
+        after: Annotated[int, Query(ge=0, le=MOST, description="The same, for a first request by `EventSource`.")] = 0,
     ) -> Response:
         """Take up a stream that was asked for with `"resumable": true`: the events after `Last-Event-ID`, and those to come."""
         return _TakenUp(runs, request, id, after if last is None else last)

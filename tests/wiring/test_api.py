@@ -106,7 +106,7 @@ async def test_stream_has_rising_ids_and_one_end(http: httpx.AsyncClient) -> Non
     events = frames(reply.text)
     assert reply.status_code == 200
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert (reply.headers["cache-control"], reply.headers["x-accel-buffering"]) == ("no-store", "no")
+    assert (reply.headers["cache-control"], reply.headers["x-accel-buffering"]) == ("no-store, no-transform", "no")
     assert [e["id"] for e in events] == [str(n + 1) for n in range(len(whole()))]
     assert [e["event"] for e in events] == [e["data"]["type"] for e in events]
     assert {e["data"]["request_id"] for e in events} == {reply.headers["x-request-id"]}

@@ -14,7 +14,8 @@ COMMANDS = {
     "buckets": ("assay.cli.buckets", "Show, infer and set the buckets' schemas."),
     "search": ("assay.cli.search", "Search an index of this machine, or a running graph's."),
     "calibrate": ("deployments.calibrate", "Fit how a model reranks and grades, on labelled data."),
-    "eval": ("assay.cli.eval", "Measure how well searches rank, on judged queries."),
+    "eval ranking": ("assay.cli.eval", "Measure how well searches rank, on judged queries."),
+    "eval answers": ("deployments.evaluate", "Measure how good answers are, on questions whose answers are known."),
     "keys": ("assay.cli.keys", "Make, list and revoke API keys."),
     "batch": ("deployments.batch", "Answer a file of questions with a running graph."),
     "ask": ("assay.cli.ask", "Ask a running graph a question and watch it work."),
@@ -26,7 +27,7 @@ Assay {__version__}: agentic search over private document collections.
 
 Usage: python -m assay COMMAND [OPTIONS]     (COMMAND --help says more)
 
-""" + "".join(f"  {name:<9}{text}\n" for name, (_, text) in COMMANDS.items())
+""" + "".join(f"  {name:<14}{text}\n" for name, (_, text) in COMMANDS.items())
 
 
 def main(argv: list[str]) -> int:
@@ -36,11 +37,13 @@ def main(argv: list[str]) -> int:
     if argv[0] == "--version":
         print(__version__)
         return 0
-    if argv[0] not in COMMANDS:
-        print(f"assay: no command '{argv[0]}'; there are {', '.join(COMMANDS)}", file=sys.stderr)
+    words = 1 if argv[0] in COMMANDS else 2
+    name = " ".join(argv[:words])
+    if name not in COMMANDS:
+        print(f"assay: no command '{name}'; there are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     try:
-        run(argv[0], argv[1:])
+        run(name, argv[words:])
     except ModuleNotFoundError as e:
         if e.name is None or e.name.partition(".")[0] == "assay":
             raise
@@ -56,9 +59,9 @@ def run(name: str, words: list[str]) -> None:
     """Runs one command; ends in ``SystemExit``, as click's standalone mode does."""
     import typer
 
-    function = getattr(import_module(COMMANDS[name][0]), name)
+    function = getattr(import_module(COMMANDS[name][0]), name.split()[-1])
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(function)
+    app.command()(function)
     app(args=words, prog_name=f"python -m assay {name}")
 
 

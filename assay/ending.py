@@ -12,6 +12,7 @@ from assay import events as ev
 from assay.checking import Checking, not_covered
 from assay.clarify import no_results, resume_id
 from assay.errors import AssayError, StageTimeout
+from assay.evidence import EvidenceSet
 from assay.generate.grammar import NOT_FOUND
 from assay.generate.split import Splitter
 from assay.generate.write import LEAST_TOKENS
@@ -306,7 +307,7 @@ class Ending:
             timings_ms=self._ledger.timings_ms(),
             trace=self._ledger.trace if "trace" in include else None,
             tool_calls=self._ledger.tool_calls if "tool_calls" in include else None,
-            evidence=[_reference(e) for e in run.evidence.all] if "evidence" in include else None,
+            evidence=_references(run.evidence) if "evidence" in include else None,
             state=run.state() if "state" in include else None,
         )
 
@@ -339,15 +340,22 @@ def _sources(citations: list[Citation]) -> list[Source]:
     ]
 
 
-def _reference(evidence: Evidence) -> EvidenceRef:
-    chunk = evidence.hit.chunk
-    return EvidenceRef(
-        slot=evidence.slot,
-        chunk_id=chunk.id,
-        doc_id=chunk.doc_id,
-        title=chunk.title,
-        score=evidence.score,
-        sources=sorted(evidence.hit.ranks),
-        round=evidence.round,
-        untrusted=chunk.untrusted,
-    )
+def _references(found: EvidenceSet) -> list[EvidenceRef]:
+    """In the order of their slots."""
+    rank = {e.slot: number for number, e in enumerate(found.best(len(found.all)), start=1)}
+    return [
+        EvidenceRef(
+            slot=e.slot,
+            chunk_id=e.hit.chunk.id,
+            doc_id=e.hit.chunk.doc_id,
+            title=e.hit.chunk.title,
+            uri=e.hit.chunk.uri,
+            span=(e.hit.chunk.start, e.hit.chunk.end),
+            rank=rank[e.slot],
+            score=e.score,
+            sources=sorted(e.hit.ranks),
+            round=e.round,
+            untrusted=e.hit.chunk.untrusted,
+        )
+        for e in found.all
+    ]

@@ -51,7 +51,10 @@ class ToolCallResult(_Event):
 
 
 class EvidenceEvent(_Event):
+    """``found``: titles of what the question alone found, told while the planner thinks; what stays is ``added`` later."""
+
     type: Literal["evidence"] = "evidence"
+    found: list[str] = []
     added: list[str] = []
     titles: list[str] = []
     scores: list[float] = []

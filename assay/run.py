@@ -203,6 +203,8 @@ class Run(Searching):
         if self._planning is not None:
             # A planner that hangs must not eat the time that the search needs.
             timeout_s = min(self.config.expander.timeout_s, PLAN_SHARE * self.ledger.budget.left_for_search())
+            if early := await self._found_first(self._planning, timeout_s):
+                yield early
             try:
                 self.plan = await self.ledger.call("plan", self._planning, timeout_s)
                 self.ledger.usage += self.plan.usage
@@ -230,6 +232,18 @@ class Run(Searching):
             reason=self.plan.reason,
             intent=self.plan.intent,
         )
+
+    async def _found_first(self, planning: "asyncio.Task[Plan]", timeout_s: float) -> ev.EvidenceEvent | None:
+        """What the first hop found, where the planner still thinks."""
+        if self._first_hop is None:
+            return None
+        with self.ledger.timed("plan"):
+            await asyncio.wait([planning, self._first_hop], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        found = None if planning.done() else self._first_result()
+        if found is None or not found.hits:
+            return None
+        best = found.hits[: self.config.loop.answer_evidence]
+        return ev.EvidenceEvent(found=[hit.chunk.title for hit in best])
 
     def _choose_mode(self) -> None:
         """``auto``: the loop where the plan, or the question itself, is more than a simple lookup."""

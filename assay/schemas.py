@@ -233,10 +233,16 @@ class TraceStep(Shape):
 
 
 class EvidenceRef(Shape):
+    """A passage that was found. ``rank``: its place, from 1, among all of them, of which an answer is made of the first
+    ``loop.answer_evidence``; ``span``: its characters in the document's text."""
+
     slot: str
     chunk_id: int
     doc_id: str
     title: str
+    uri: str = ""
+    span: tuple[int, int] = (0, 0)
+    rank: int = 0
     score: float
     sources: list[str]
     round: int

@@ -102,6 +102,8 @@ class Screen:
                 took = f"{event.hits} hits in {event.duration_ms:.0f} ms"
                 outcome = "" if event.outcome == "ok" else f", {event.outcome}"
                 self._note("search", f"{' | '.join(self._queries)}: {took}{outcome}")
+            case ev.EvidenceEvent() if event.found:
+                self._note("found", f"at first {', '.join(dict.fromkeys(event.found))}")
             case ev.EvidenceEvent() if event.added:
                 self._note("evidence", f"{', '.join(event.added)} from {', '.join(dict.fromkeys(event.titles))}")
             case ev.GradeEvent():

@@ -1,15 +1,16 @@
-"""``eval``: how well a search ranks, on judged queries. Tables go to stdout, progress and faults to stderr."""
+"""``eval ranking``: how well a search ranks, on judged queries. Tables go to stdout, progress and faults to stderr."""
 
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from assay.cli.meter import Meter
+from assay.cli.targets import check_targets
 from assay.config import AppConfig, IndexConfig
 from assay.errors import AssayError, InvalidRequest
 
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 EXIT_FAULT, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
-def eval(
-    what: Annotated[Literal["ranking"], typer.Argument(help="ranking: how well a search ranks documents.")],
+def ranking(
     corpus: Annotated[
         Path, typer.Option(help="Documents: BEIR's jsonl, TREC, SMART, or id, tab, text; a file or a folder.")
     ],
@@ -70,25 +70,26 @@ def eval(
     try:
         from assay.eval.collection import read_collection
         from assay.eval.metrics import DEFAULT, checked
+        from assay.eval.plot import KINDS
         from assay.eval.report import as_json as figures
         from assay.eval.setups import setups
 
         chosen, metrics = setups(config or []), list(dict.fromkeys(metric or DEFAULT))
         checked(metrics)
-        _check_targets(as_json, plot)
+        check_targets({"json": as_json, "plot": plot}, {"plot": KINDS})
         collection = read_collection(corpus, queries, qrels, gains)
         bench = _bench(collection, cache, embedder)
-        ranking = _run(bench, chosen, metrics, notes)
-        _tell(ranking, bench, metrics, show)
+        compared = _run(bench, chosen, metrics, notes)
+        _tell(compared, bench, metrics, show)
         if as_json is not None:
             files = {"corpus": str(corpus), "queries": str(queries), "qrels": str(qrels), "gains": gains}
             sizes = {"documents": len(collection.documents), "measured": len(collection.queries)}
-            found: dict[str, Any] = {**files, **sizes, **figures(ranking, chosen)}
+            found: dict[str, Any] = {**files, **sizes, **figures(compared, chosen)}
             as_json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
         if plot is not None:
             from assay.eval.plot import draw, panels
 
-            draw(plot, panels(ranking, metrics), _title(bench))
+            draw(plot, panels(compared, metrics), _title(bench))
     except AssayError as fault:
         allowed = f" (there are: {', '.join(fault.allowed)})" if fault.allowed else ""
         _complain(notes, f"{fault}{allowed}")
@@ -99,17 +100,6 @@ def eval(
     except KeyboardInterrupt:
         _complain(notes, "Interrupted: what is embedded is kept. The same command goes on from there.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def _check_targets(as_json: Path | None, plot: Path | None) -> None:
-    """Before the work, not after it."""
-    from assay.eval.plot import KINDS
-
-    for path, option in ((as_json, "json"), (plot, "plot")):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise InvalidRequest(f"'{path}' cannot be written: its folder is missing, or it is a folder itself", option)
-    if plot is not None and plot.suffix not in KINDS:
-        raise InvalidRequest(f"the plot '{plot}' has an ending that no picture has", "plot", KINDS)
 
 
 def _bench(collection: "Collection", cache: Path, embedder: str) -> "Bench":

@@ -15,6 +15,7 @@ _EVEN = 1e-9  # values nearer than this are a tie
 _CELLS = 4_000_000  # drawn at a time: 64 MB
 
 _Matrix = NDArray[np.float64]
+_Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +54,57 @@ class Ranking:
     against: Mapping[str, Mapping[str, Comparison]]
 
 
-def compared(values: Mapping[str, Values], baseline: str) -> Ranking:
-    """Paired: every configuration has the same metrics of the same queries, or ``ValueError``."""
-    metrics = list(values[baseline])
-    queries = {metric: list(values[baseline][metric]) for metric in metrics}
+def compared(values: Mapping[str, Values], baseline: str, *, partial: bool = False) -> Ranking:
+    """Paired: every configuration has the same metrics of the same queries, or ``ValueError``.
+
+    ``partial``: one may lack values. A mean is then over the queries that a configuration has, a difference over those that
+    both have; what is left without any is not there."""
+    if not partial:
+        _check_alike(values, baseline)
+    columns = {(name, m): list(of.values()) for name, held in values.items() for m, of in held.items() if of}
+    shared: dict[tuple[str, str], list[str]] = {}
     for name, held in values.items():
-        if {metric: set(of) for metric, of in held.items()} != {metric: set(of) for metric, of in queries.items()}:
-            raise ValueError(
-                f"'{name}' was not measured as '{baseline}' was: a paired comparison needs the same queries"
-            )
-    columns = {(name, m): [values[name][m][q] for q in queries[m]] for name in values for m in metrics}
-    others = [name for name in values if name != baseline]
-    apart = {(name, m): np.subtract(columns[name, m], columns[baseline, m]) for name in others for m in metrics}
-    means = dict(zip(columns, estimates(list(columns.values())), strict=True))
-    differences = dict(zip(apart, estimates(list(apart.values())), strict=True))
+        for metric, of in held.items():
+            both = [query for query in values[baseline].get(metric, {}) if query in of]
+            if name != baseline and both:
+                shared[name, metric] = both
+    apart = {
+        (name, m): np.subtract([values[name][m][q] for q in both], [values[baseline][m][q] for q in both])
+        for (name, m), both in shared.items()
+    }
+    means, differences = _by_length(columns), _by_length(apart)
     return Ranking(
         baseline,
         values,
-        {name: {m: means[name, m] for m in metrics} for name in values},
-        {name: {m: _comparison(queries[m], apart[name, m], differences[name, m]) for m in metrics} for name in others},
+        {name: {m: means[name, m] for m in held if (name, m) in means} for name, held in values.items()},
+        {
+            name: {
+                m: _comparison(shared[name, m], apart[name, m], differences[name, m])
+                for m in held
+                if (name, m) in apart
+            }
+            for name, held in values.items()
+            if name != baseline
+        },
     )
+
+
+def _check_alike(values: Mapping[str, Values], baseline: str) -> None:
+    wanted = {metric: set(of) for metric, of in values[baseline].items()}
+    for name, held in values.items():
+        if {metric: set(of) for metric, of in held.items()} != wanted:
+            raise ValueError(
+                f"'{name}' was not measured as '{baseline}' was: a paired comparison needs the same queries"
+            )
+
+
+def _by_length(columns: Mapping[_Key, Sequence[float] | _Matrix]) -> dict[_Key, Estimate]:
+    """Columns of one length share their draws."""
+    found: dict[_Key, Estimate] = {}
+    for length in {len(column) for column in columns.values()}:
+        keys = [key for key, column in columns.items() if len(column) == length]
+        found |= zip(keys, estimates([columns[key] for key in keys]), strict=True)
+    return found
 
 
 def estimates(columns: Sequence[Sequence[float] | _Matrix], resamples: int = RESAMPLES) -> list[Estimate]:

@@ -8,7 +8,7 @@ from ray.serve import Application
 
 from assay.config import IngressConfig
 from assay.errors import Overloaded, UnknownBucket
-from assay.schemas import Answer, AskRequest, AskResponse, Readiness, Usage
+from assay.schemas import Answer, AskRequest, AskResponse, EvidenceRef, Readiness, Usage
 from deployments.ingress import Ingress
 from deployments.remote import Reply, reply
 
@@ -35,7 +35,13 @@ class Answering:
             text = f"{request.question} [{self._running} at once]"
         finally:
             self._running -= 1
+        if "nothing" in request.question:
+            return AskResponse(
+                id=request_id, request_id=request_id, status="no_evidence", terminated_by="no_evidence", answer=None
+            )
+        found = ("first.md", "second.md") if request.mode == "agentic" else ("first.md",)
         return AskResponse(
+            evidence=[_evidence(rank, uri) for rank, uri in enumerate(found, start=1)],
             id=request_id,
             request_id=request_id,
             status="answered",
@@ -46,6 +52,19 @@ class Answering:
 
     async def readiness(self) -> Reply[Readiness]:
         return Reply(Readiness(status="ready", stages={"driver": "ready"}), 0.0)
+
+
+def _evidence(rank: int, uri: str) -> EvidenceRef:
+    place = {
+        "slot": f"E{rank}",
+        "chunk_id": rank,
+        "doc_id": uri,
+        "title": uri,
+        "uri": uri,
+        "rank": rank,
+        "span": (0, 9),
+    }
+    return EvidenceRef.model_validate({**place, "score": 1.0, "sources": ["dense"], "round": rank})
 
 
 def build_app(args: dict[str, Any]) -> Application:

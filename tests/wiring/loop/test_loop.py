@@ -10,7 +10,7 @@ from assay import loop
 from assay.budget import Budget
 from assay.config import AppConfig, ExpanderConfig, GradeConfig, LoopConfig, RerankerConfig
 from assay.errors import AssayError, InvalidRequest, StageUnavailable, UnknownBucket
-from assay.events import AnswerEvent, CompletedEvent, DegradedEvent, ErrorEvent, Event, ToolCallStart
+from assay.events import AnswerEvent, CompletedEvent, DegradedEvent, ErrorEvent, Event, EvidenceEvent, ToolCallStart
 from assay.expand import LLMExpander
 from assay.generate import ExtractGenerator
 from assay.grade import FeatureGrader
@@ -141,6 +141,26 @@ async def test_without_variants_the_first_hop_is_used_as_it_is() -> None:
     bench = Bench(ENOUGH)
     await bench.ask(options={"expand": False})
     assert len(bench.retriever.history) == 1
+
+
+async def test_what_the_question_alone_found_is_told_while_the_planner_thinks() -> None:
+    bench = Bench(ENOUGH)
+    told = asyncio.Event()
+
+    class Thinking(LLMExpander):
+        async def plan(self, request: PlanRequest) -> Plan:
+            await told.wait()  # no plan before somebody was told
+            return await super().plan(request)
+
+    bench.expander = Thinking(bench.llm, bench.config.expander)
+    kinds: list[str] = []
+    async with asyncio.timeout(5):
+        async for event in bench.stream(AskRequest(question=QUESTION)):
+            kinds.append(event.type)
+            if isinstance(event, EvidenceEvent) and event.found:
+                assert event.found[0] == "Moon" and event.added == []
+                told.set()
+    assert kinds.index("evidence") < kinds.index("plan") and kinds[-1] == "completed"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,283 @@
+"""What a question costs around its models: through Serve, many at once, up to its first evidence, and under a deadline."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+import yaml
+
+from assay import loop
+from assay.config import AppConfig, RetrieverConfig
+from assay.events import EvidenceEvent
+from assay.expand import LLMExpander
+from assay.generate import ExtractGenerator
+from assay.index.embed import SentenceEmbedder
+from assay.rerank import LLMReranker
+from assay.retrieve import LocalRetriever
+from assay.run import Stages
+from assay.schemas import AskRequest
+from assay.serve_config import load
+from assay.tokens import EstimatedTokenizer
+from assay.types import Plan, PlanRequest, SearchQuery, SearchResult
+from bench.agent_parts import Parts
+from bench.asked import config
+from bench.fake_models import DELAY, FakeEngine, tiny_embedder
+from bench.report import Row, at_least, at_most
+from deployments.local import LocalGraph
+
+CLIENTS = 64
+CALLS = 3  # of the engine, one after the other, in a question of one round: the plan, the reranking, the sentences
+ENGINE_S = 1.0
+DEADLINE_S, LATEST_S = 5.0, 5.5
+PORT = 8768
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question over HTTP: seconds, and the response's body, or what was said instead."""
+
+    seconds: float
+    status: int
+    body: dict[str, Any]
+
+    @property
+    def whole(self) -> bool:
+        return self.status == 200 and self.body["answer"] is not None
+
+
+def one(parts: Parts) -> list[Row]:
+    """One question after the other: all hops, all checks and HTTP, while the models answer at once."""
+    rounds = 40 if parts.quick else 200
+    with fake_graph(parts, 0.0) as url:
+        questions = parts.questions("hotpotqa_100")
+        body = {"mode": "agentic", "budget": {"rounds": 1}}
+        asyncio.run(asked(url, questions[:20], body, 1))  # warm
+        answers = asyncio.run(asked(url, _repeated(questions, rounds), body, 1))
+    _check(answers)
+    taken = [1000 * a.seconds for a in answers]
+    own = {name: statistics.median(a.body["timings_ms"].get(name, 0.0) for a in answers) for name in _STAGES}
+    return [
+        at_most(
+            "one | a question through Serve and HTTP, one round, models that answer at once: p50",
+            _p(taken, 50),
+            "ms",
+            60,
+        ),
+        Row("one | the same: p95", _p(taken, 95), "ms"),
+        *(Row(f"one |   {name}, median", ms, "ms") for name, ms in own.items()),
+    ]
+
+
+_STAGES = ("first_hop", "plan", "retrieve", "rerank", "grade", "generate", "keep", "driver", "hops", "total")
+
+
+def load_at_once(parts: Parts) -> list[Row]:
+    """So many clients, each with its next question as soon as it has an answer, and somebody who looks at ``/healthz``."""
+    each = 2 if parts.quick else 6
+    with fake_graph(parts, ENGINE_S) as url:
+        body = {"mode": "agentic", "budget": {"rounds": 1}}
+        questions = parts.questions("hotpotqa_100")
+        asyncio.run(asked(url, questions[:CLIENTS], body, CLIENTS))  # warm
+        answers, health, wall = asyncio.run(_watched(url, _repeated(questions, CLIENTS * each), body))
+    _check(answers)
+    taken = [a.seconds for a in answers]
+    ideal = CLIENTS / (CALLS * ENGINE_S)
+    calls = {a.body["timings_ms"].get("plan", 0) > 900 for a in answers}
+    share = len(answers) / wall / ideal
+    p50, p99 = _p(taken, 50), _p(taken, 99)
+    said = f"load | {CLIENTS} questions at once, {ENGINE_S:g} s a call of the engine, {CALLS} calls a question: "
+    if calls != {True}:
+        raise RuntimeError("a question was not planned, so that it had less calls than the ideal is made of")
+    return [
+        at_least(f"{said}throughput, share of {ideal:.1f} a second", share, "share", 0.85),
+        Row(f"{said}p50", p50, "s"),
+        at_most(f"{said}p99 over p50", p99 / p50, "ratio", 1.5),
+        at_most(f"{said}/healthz, slowest of {len(health)}", 1000 * max(health), "ms", 100),
+    ]
+
+
+def first_evidence(parts: Parts) -> list[Row]:
+    """In process, real retrieval: how soon a passage's title is told while the planner takes its second."""
+    questions = parts.questions("hotpotqa_100")[: 5 if parts.quick else 20]
+    with_hop = [asyncio.run(_first(parts, question, waits=False)) for question in questions]
+    without = [asyncio.run(_first(parts, question, waits=True)) for question in questions]
+    a, b = statistics.median(with_hop), statistics.median(without)
+    said = f"first evidence | planner of {ENGINE_S:g} s, median of {len(questions)}: "
+    return [
+        Row(f"{said}with the first hop beside it", a, "s"),
+        Row(f"{said}the first hop after it", b, "s"),
+        at_least(f"{said}less by", 1 - a / b, "share", 0.30),
+    ]
+
+
+def deadline(parts: Parts) -> list[Row]:
+    """All questions at once, with an engine that needs longer than there is."""
+    with fake_graph(parts, 2.0) as url:
+        questions = _repeated(parts.questions("hotpotqa_100"), 50)
+        answers = asyncio.run(asked(url, questions, {"mode": "agentic", "budget": {"deadline_s": DEADLINE_S}}, 50))
+    return of_deadline("deadline | engine of 2 s a call, 50 at once", answers)
+
+
+def deadline_real(parts: Parts) -> list[Row]:
+    """One question after the other, with the laptop's model on all that this machine has."""
+    questions = parts.questions("hotpotqa_100")[: 5 if parts.quick else parts.limit or 50]
+    raw = config(parts.index("hotpotqa_100"))
+    raw["applications"][0]["args"]["answers"] = {"path": str(parts.cache / "answers.db")}
+    with graph(parts, raw) as url:
+        body = {"mode": "agentic", "budget": {"deadline_s": DEADLINE_S}}
+        asyncio.run(asked(url, questions[:2], {"mode": "agentic"}, 1))  # warm
+        answers = asyncio.run(asked(url, questions, body, 1))
+    return of_deadline("deadline, real model | one after the other", answers)
+
+
+def of_deadline(name: str, answers: Sequence[Asked]) -> list[Row]:
+    late = [a for a in answers if a.seconds > LATEST_S]
+    whole = sum(a.whole for a in answers)
+    cut = [a for a in answers if a.whole and (a.body["terminated_by"] == "deadline" or _gave_up(a))]
+    told = [a for a in cut if a.body["status"] in ("partial", "no_evidence") or a.body["degraded"]]
+    return [
+        at_least(f"{name} | answered, of {len(answers)}", whole, "questions", len(answers)),
+        at_most(f"{name} | slowest, deadline {DEADLINE_S:g} s", max(a.seconds for a in answers), "s", LATEST_S),
+        Row(f"{name} | later than {LATEST_S:g} s", len(late), "questions"),
+        Row(f"{name} | cut short by it", len(cut), "questions"),
+        at_most(f"{name} | cut short, and not marked", len(cut) - len(told), "questions", 0),
+        Row(f"{name} | with a cited answer", sum(bool(a.whole and a.body["citations"]) for a in answers), "questions"),
+    ]
+
+
+def _gave_up(a: Asked) -> bool:
+    return any("timeout" in d["reason"] for d in a.body["degraded"])
+
+
+# ---- graphs and clients ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def graph(parts: Parts, raw: dict[str, Any], environ: Mapping[str, str] | None = None) -> Iterator[str]:
+    """The URL of a graph of this config."""
+    path = parts.cache / "graph.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    with LocalGraph(load(path), log=parts.cache / "graph.log", port=PORT, environ=environ) as started:
+        started.wait_ready(300)
+        yield started.url
+
+
+@contextmanager
+def fake_graph(parts: Parts, engine_s: float) -> Iterator[str]:
+    """That of the laptop's graph over HotpotQA's passages, its models fake."""
+    embedder = tiny_embedder(parts.cache / "tiny-embedder")
+    raw = config(parts.index("hotpotqa_100", SentenceEmbedder(embedder)))
+    application = raw["applications"][0]
+    application["import_path"] = "bench.fake_models:build_app"
+    args = application["args"]
+    args["index"]["embedder"] = embedder
+    args["expander"]["skip_simple"] = False
+    args["ingress"] = {"max_ongoing": CLIENTS}
+    args["answers"] = {"path": str(parts.cache / "answers.db")}
+    with graph(parts, raw, {DELAY: str(engine_s)}) as url:
+        yield url
+
+
+async def asked(url: str, questions: Sequence[str], body: dict[str, Any], clients: int) -> list[Asked]:
+    """Every question once, by so many clients at a time."""
+    waiting, found = list(questions), list[Asked]()
+
+    async def client() -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=120) as http:
+            while waiting:
+                question, start = waiting.pop(), time.perf_counter()
+                reply = await http.post("/v1/answers", json={"question": question, **body})
+                found.append(Asked(time.perf_counter() - start, reply.status_code, reply.json()))
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return found
+
+
+async def _watched(url: str, questions: Sequence[str], body: dict[str, Any]) -> tuple[list[Asked], list[float], float]:
+    """The answers; the seconds of each look at ``/healthz`` meanwhile; and those of all."""
+    health: list[float] = []
+
+    async def look() -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            while True:
+                start = time.perf_counter()
+                (await http.get("/healthz")).raise_for_status()
+                health.append(time.perf_counter() - start)
+                await asyncio.sleep(0.1)
+
+    looking = asyncio.create_task(look())
+    start = time.perf_counter()
+    answers = await asked(url, questions, body, CLIENTS)
+    wall = time.perf_counter() - start
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
+    return answers, health, wall
+
+
+def _check(answers: Sequence[Asked]) -> None:
+    """A figure is of whole answers alone."""
+    for a in answers:
+        if not a.whole or a.body["degraded"]:
+            raise RuntimeError(f"a question failed: {a.status}, {str(a.body.get('degraded') or a.body)[:300]}")
+
+
+def _repeated(questions: Sequence[str], count: int) -> list[str]:
+    return [questions[number % len(questions)] for number in range(count)]
+
+
+def _p(values: Sequence[float], percentile: float) -> float:
+    return float(np.percentile(values, percentile))
+
+
+# ---- in process -----------------------------------------------------------------------------------------------------
+
+
+class _Planner:
+    """Says when its plan is made."""
+
+    def __init__(self, inner: LLMExpander, made: asyncio.Event) -> None:
+        self._inner, self._made = inner, made
+
+    async def plan(self, request: PlanRequest) -> Plan:
+        try:
+            return await self._inner.plan(request)
+        finally:
+            self._made.set()
+
+
+class _After:
+    """A retriever whose searches wait for the plan: what the first hop would be without its head start."""
+
+    def __init__(self, inner: LocalRetriever, made: asyncio.Event) -> None:
+        self._inner, self._made = inner, made
+        self.describe = inner.describe
+
+    async def search(self, query: SearchQuery) -> SearchResult:
+        await self._made.wait()
+        return await self._inner.search(query)
+
+
+async def _first(parts: Parts, question: str, waits: bool) -> float:
+    """Seconds to the first event that tells of a passage."""
+    app, made = AppConfig(), asyncio.Event()
+    engine: Any = FakeEngine(ENGINE_S)
+    embedder = parts.encoder
+    retriever = LocalRetriever(parts.index_of("hotpotqa_100"), RetrieverConfig(), embedder)
+    await retriever.search(SearchQuery((question,), link_hop=True))  # warm
+    expander = _Planner(LLMExpander(engine, app.expander.model_copy(update={"skip_simple": False})), made)
+    searching: Any = _After(retriever, made) if waits else retriever
+    reranker = LLMReranker(engine, EstimatedTokenizer(), app.reranker)
+    generator = ExtractGenerator(engine, embedder, EstimatedTokenizer(), app.generator)
+    stages = Stages(expander, searching, reranker, generator)
+    start = time.perf_counter()
+    events: AsyncIterator[Any] = loop.answer(AskRequest(question=question, mode="agentic"), stages, app, "bench")
+    async for event in events:
+        if isinstance(event, EvidenceEvent) and (event.found or event.titles):
+            return time.perf_counter() - start
+    raise RuntimeError(f"no evidence was told of: {question}")

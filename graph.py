@@ -6,6 +6,7 @@ from pathlib import Path
 from ray.serve import Application
 
 from assay import calibration
+from assay.audit import Audit
 from assay.config import AppConfig
 from assay.custom import check_implementations
 from assay.keys import keyring_of
@@ -27,6 +28,7 @@ Engines = Mapping[str, Application]
 def build_app(args: AppConfig) -> Application:
     """Resolves the models first: what is wrong with the config is said here, not by replicas that restart."""
     keyring_of(args.ingress)
+    Audit(args.ingress.audit).close()
     cache = Path(args.cache).expanduser()
     models = {name: model_of(engine, cache) for name, engine in args.engines.items()}
     engines = {name: build_engine(name, engine, models[name]) for name, engine in args.engines.items()}

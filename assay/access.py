@@ -2,13 +2,15 @@
 
 import hashlib
 import ipaddress
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from assay.errors import AssayError, UnknownBucket
-from assay.events import ErrorEvent, Event
+from assay.audit import Trail
+from assay.errors import AssayError, UnknownBucket, of_code
+from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.groups import Groups, met
 from assay.ports import Driver
 from assay.schemas import AnswerRecord, AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
 from assay.types import BucketInfo, ToolSpec
@@ -39,7 +41,7 @@ class RateLimited(AssayError):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """``buckets``: None for all. ``rate`` is of requests a minute."""
+    """``buckets`` and ``groups``: None for all. ``rate`` is of requests a minute."""
 
     tenant: str
     buckets: tuple[str, ...] | None
@@ -47,13 +49,19 @@ class Grant:
     key_id: str = ""
     rate: int = 0
     concurrency: int = 0
+    groups: Groups = ()
 
     @property
     def owner(self) -> str:
-        """Of what its holder leaves behind: a key of the same tenant that sees other buckets must not read its answers."""
-        if self.buckets is None:
+        """Of what its holder leaves behind: a key of the same tenant that sees something else must not read its answers."""
+        sees = (self.buckets, self.groups)
+        if sees == (None, ()) or not self.tenant:
             return self.tenant
-        return f"{self.tenant}:{hashlib.sha256(repr(self.buckets).encode()).hexdigest()[:32]}"
+        return f"{self.tenant}:{hashlib.sha256(repr(sees if self.groups != () else self.buckets).encode()).hexdigest()[:32]}"
+
+    def among(self, groups: Iterable[str]) -> "Grant":
+        """Less than that: for somebody who is in these groups, of those that the key holds."""
+        return replace(self, groups=met(self.groups, groups))
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes or "admin" in self.scopes
@@ -72,36 +80,48 @@ def is_loopback(name: str) -> bool:
 
 
 # Whoever asks from this machine, where there are no keys.
-LOCAL = Grant("", None, frozenset(("admin",)))
+LOCAL = Grant("", None, frozenset(("admin",)), groups=None)
 
 
 class BoundDriver:
-    """A ``Driver`` for one grant: requests are narrowed to its buckets, and what comes back tells of no others."""
+    """A ``Driver`` for one grant: requests are narrowed to its buckets and groups, and what comes back tells of no others."""
 
-    def __init__(self, driver: Driver, grant: Grant) -> None:
-        self._driver, self._grant = driver, grant
+    def __init__(self, driver: Driver, grant: Grant, trail: Trail) -> None:
+        """``trail``: where the audit log is told of what is asked, and of the documents in what comes back."""
+        self._driver, self._grant, self._trail = driver, grant, trail
 
     async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]:
-        try:
-            narrowed = (await self._narrowed(request, request_id)).owned_by(self._grant.owner)
-            async with aclosing(self._driver.stream(narrowed, request_id)) as events:
-                async for event in events:
-                    if isinstance(event, ErrorEvent):
-                        seen = self._seen(event.error.code, tuple(event.error.allowed))
-                        error = event.error.model_copy(update={"allowed": list(seen)})
-                        event = event.model_copy(update={"error": error})
-                    yield event
-        except AssayError as fault:
-            raise self._told(fault) from fault.__cause__
+        with self._trail:
+            self._asked(request, mode=request.mode)
+            try:
+                narrowed = await self._narrowed(request, request_id)
+                async with aclosing(self._driver.stream(narrowed, request_id)) as events:
+                    async for event in events:
+                        if isinstance(event, ErrorEvent):
+                            seen = self._seen(event.error.code, tuple(event.error.allowed))
+                            error = event.error.model_copy(update={"allowed": list(seen)})
+                            event = event.model_copy(update={"error": error})
+                        self._trail.heard(event)
+                        yield event
+            except AssayError as fault:
+                raise self._told(fault) from fault.__cause__
 
     async def ask(self, request: AskRequest, request_id: str) -> AskResponse:
-        try:
-            narrowed = await self._narrowed(request, request_id)
-            return await self._driver.ask(narrowed.owned_by(self._grant.owner), request_id)
-        except AssayError as fault:
-            raise self._told(fault) from fault.__cause__
+        async with aclosing(self.stream(request, request_id)) as events:
+            async for event in events:
+                if isinstance(event, CompletedEvent):
+                    return event.response
+                if isinstance(event, ErrorEvent):
+                    raise of_code(event.error.code, event.error.message, event.error.field, tuple(event.error.allowed))
+        raise AssertionError("the driver's stream ended without its last event")
 
     async def search(self, request: SearchRequest, request_id: str) -> SearchResponse:
+        self._asked(request, document=request.doc_id)
+        found = await self._search(request.seen_by(self._grant.groups), request_id)
+        self._trail.read(hit.doc_id for hit in found.hits)
+        return found
+
+    async def _search(self, request: SearchRequest, request_id: str) -> SearchResponse:
         if self._grant.buckets is None:
             return await self._driver.search(request, request_id)
         try:
@@ -113,12 +133,13 @@ class BoundDriver:
         return found.model_copy(update={"explain": found.explain.model_copy(update={"total_rows": total})})
 
     async def describe(self, scope: Where, request_id: str) -> tuple[BucketInfo, ...]:
+        scope = replace(scope, groups=self._grant.groups)
         if self._grant.buckets is None:
             return await self._driver.describe(scope, request_id)
         for at, name in enumerate(scope.buckets):
             self._check(name, at)
         try:
-            found = await self._driver.describe(Where((), scope.filters), request_id)
+            found = await self._driver.describe(replace(scope, buckets=()), request_id)
         except AssayError as fault:
             raise self._told(fault) from fault.__cause__
         wanted = scope.buckets or self._grant.buckets
@@ -126,30 +147,43 @@ class BoundDriver:
 
     async def recall(self, answer_id: str, owner: str = "") -> AnswerRecord:
         """Of the grant's own owner, whoever is named."""
-        return await self._driver.recall(answer_id, self._grant.owner)
+        record = await self._driver.recall(answer_id, self._grant.owner)
+        self._trail.answered(record.response)
+        return record
 
     async def tools(self, scope: Where, request_id: str) -> tuple[ToolSpec, ...]:
         return await self._driver.tools(await self._scope(request_id, scope), request_id)
 
     async def use_tool(self, name: str, arguments: Mapping[str, Any], scope: Where, request_id: str) -> "ToolOutput":
+        self._trail.note(tool=name[:80])
+        self._trail.said(arguments=dict(arguments))
         try:
-            return await self._driver.use_tool(name, arguments, await self._scope(request_id, scope), request_id)
+            output = await self._driver.use_tool(name, arguments, await self._scope(request_id, scope), request_id)
         except AssayError as fault:
             raise self._told(fault) from fault.__cause__
+        self._trail.read([*output.documents, *(hit.chunk.doc_id for hit in output.hits)])
+        return output
+
+    def _asked(self, request: AskRequest | SearchRequest, **told: object) -> None:
+        self._trail.note(buckets=request.buckets, **told)
+        filters = request.filters and request.filters.model_dump(mode="json", by_alias=True)
+        self._trail.said(question=request.question, filters=filters)
 
     async def _scope(self, request_id: str, scope: Where) -> Where:
         """The scope's buckets that may be seen, each of them by name."""
+        scope = replace(scope, groups=self._grant.groups)
         if self._grant.buckets is None:
             return scope
         visible = await self.describe(scope, request_id)
         if not visible:
             raise UnknownBucket("There is no bucket that this key may see.", "buckets")
-        return Where(tuple(bucket.name for bucket in visible), scope.filters)
+        return replace(scope, buckets=tuple(bucket.name for bucket in visible))
 
     async def readiness(self) -> Readiness:
         return await self._driver.readiness()
 
     async def _narrowed(self, request: AskRequest, request_id: str) -> AskRequest:
+        request = request.owned_by(self._grant.owner).seen_by(self._grant.groups)
         if self._grant.buckets is None:
             return request
         return self._within(request, await self.describe(Where(), request_id))

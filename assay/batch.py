@@ -7,6 +7,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -16,12 +17,15 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from assay.errors import AssayError, InvalidRequest, SetupError, kind_of
+from assay.groups import NAME, listed
 from assay.index.files import write_atomic
 from assay.schemas import AskRequest, AskResponse
 
 FORMATS = (".jsonl", ".ndjson", ".csv", ".parquet")
-# What a row may ask for beside its question: the fields of ``AskRequest``. All its other columns are handed through.
+# What a row may ask for beside its question: the fields of ``AskRequest``. All its other columns are handed through, but for
+# those whose groups it is asked for.
 ASKED = tuple(name for name in AskRequest.model_fields if name != "stream")
+GROUPS = "groups"
 NUMBER = "row"
 
 
@@ -53,11 +57,19 @@ def request_of(row: Mapping[str, Any]) -> AskRequest:
             except ValueError:
                 raise InvalidRequest(f"the column '{name}' holds neither a value nor JSON", name) from None
     try:
-        return AskRequest.model_validate(asked)
+        return AskRequest.model_validate(asked).seen_by(_groups(row.get(GROUPS)))
     except ValidationError as e:
         first = e.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise InvalidRequest(f"{place}: {first['msg'].removeprefix('Value error, ')}", place) from None
+
+
+def _groups(said: object) -> tuple[str, ...]:
+    """Of whom a row is asked for: names in a list, or in a text with commas. Raises ``InvalidRequest``."""
+    names = listed(said) if isinstance(said, str) else [] if said is None else said
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) and re.fullmatch(NAME, name) for name in names):
+        raise InvalidRequest("the column 'groups' holds no names of groups", GROUPS)
+    return tuple(sorted(set(names)))
 
 
 def answered(row: Mapping[str, Any], response: AskResponse, seconds: float) -> dict[str, Any]:
@@ -81,7 +93,7 @@ def failed(row: Mapping[str, Any], fault: AssayError, seconds: float) -> dict[st
 
 
 def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
-    extra = {name: value for name, value in row.items() if name not in (*ASKED, NUMBER, "id")}
+    extra = {name: value for name, value in row.items() if name not in (*ASKED, GROUPS, NUMBER, "id")}
     return {NUMBER: row.get(NUMBER), "id": row.get("id"), "question": row.get("question"), "extra": extra}
 
 

@@ -36,14 +36,16 @@ def beyond(own: Scope, buckets: Sequence[str]) -> tuple[str, ...]:
 
 
 class BoundRetriever:
-    """``ports.Retriever`` within a scope. It can be asked for less than the scope, and for nothing else."""
+    """``ports.Retriever`` within a scope. It can be asked for less than the scope, and for nothing else; the groups are the
+    scope's, whatever a query says."""
 
     def __init__(self, retriever: Retriever, scope: Scope) -> None:
         self._retriever, self.scope = retriever, scope
 
     async def search(self, query: SearchQuery) -> SearchResult:
         within = self.within(query.buckets, query.filters)
-        return await self._retriever.search(replace(query, buckets=within.buckets, filters=within.filters))
+        narrowed = replace(query, buckets=within.buckets, filters=within.filters, groups=within.groups)
+        return await self._retriever.search(narrowed)
 
     async def describe(self, scope: Scope) -> tuple[BucketInfo, ...]:
         return await self._retriever.describe(self.within(scope.buckets, scope.filters))
@@ -58,8 +60,8 @@ class BoundRetriever:
         """The scope narrowed. A bucket that is not of it is told like one that does not exist."""
         if strange := beyond(self.scope, buckets):
             raise UnknownBucket(f"There is no bucket '{strange[0]}' here.", "bucket", self.scope.buckets)
-        return Scope(tuple(buckets) or self.scope.buckets, both(self.scope.filters, filters))
+        return Scope(tuple(buckets) or self.scope.buckets, both(self.scope.filters, filters), self.scope.groups)
 
     def _document(self, query: DocumentQuery) -> DocumentQuery:
         within = self.within(query.buckets, query.filters)
-        return replace(query, buckets=within.buckets, filters=within.filters)
+        return replace(query, buckets=within.buckets, filters=within.filters, groups=within.groups)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from assay import events as ev
 from assay.errors import AssayError
-from assay.evidence import Found
+from assay.evidence import Found, added_event
 from assay.run import Run
 from assay.schemas import Citation, ToolCall
 from assay.text import content_terms, query_key, terms
@@ -120,11 +120,7 @@ class Checking:
         yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=spent, outcome=outcome)
         if found and (added := self._added(found)):
             self._verifier.add(added)
-            yield ev.EvidenceEvent(
-                added=[e.slot for e in added],
-                titles=[e.hit.chunk.title for e in added],
-                scores=[e.score for e in added],
-            )
+            yield added_event(added)
 
     def _added(self, found: SearchResult) -> tuple[Evidence, ...]:
         run = self._run

@@ -163,7 +163,7 @@ async def resumed(request: AskRequest, answers: AnswerStore | None) -> tuple[Ask
     update["buckets"] = [b for b in asked.buckets if b in request.buckets or not request.buckets] or request.buckets
     update["question"] = plan.query
     update["options"] = update.get("options", asked.options).model_copy(update={"clarify": False})
-    return asked.model_copy(update=update).owned_by(request.owner), plan
+    return asked.model_copy(update=update).owned_by(request.owner).seen_by(request.groups), plan
 
 
 def _plan(state: PlanState) -> Plan:

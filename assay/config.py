@@ -441,6 +441,25 @@ class StreamsConfig(_Config):
     )
 
 
+class AuditConfig(_Config):
+    """Who asked what, which documents were read for it, which were cited: docs/security.md."""
+
+    folder: str | None = Field(
+        default=".assay/audit", description="Each replica has files of its own in it; null: no audit log is written."
+    )
+    max_bytes: int = Field(
+        default=10_000_000, ge=10_000, le=10_000_000_000, description="Of a file; then the next begins."
+    )
+    files: int = Field(default=10, ge=2, le=10_000, description="Of a replica and kind: the oldest is deleted.")
+    waiting: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Lines that the disk has not taken yet; at more, requests get a 503.",
+    )
+    texts: bool = Field(default=False, description="Also questions, answers, filters and names of files.")
+
+
 class IngressConfig(_Config):
     max_body_bytes: int = Field(default=1_000_000, ge=1000, le=1_000_000_000)
     max_ongoing: int = Field(default=32, ge=1, le=10_000, description="Questions in progress per ingress replica.")
@@ -448,6 +467,7 @@ class IngressConfig(_Config):
     conversations: ConversationsConfig = ConversationsConfig()
     streams: StreamsConfig = StreamsConfig()
     keys: str = Field(default=".assay/keys.json", description="File of the API keys: `python -m assay keys`.")
+    audit: AuditConfig = AuditConfig()
     keys_required: bool = Field(
         default=False,
         description="Set it wherever others can connect, also through a proxy on this machine: nothing starts without a key.",

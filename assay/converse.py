@@ -13,7 +13,7 @@ from typing import Any
 from assay import events as ev
 from assay.bound import BoundRetriever
 from assay.errors import AssayError, InvalidRequest, StageTimeout
-from assay.evidence import Found
+from assay.evidence import Found, added_event
 from assay.expand import described
 from assay.inert import inert, passage
 from assay.ports import LLM, Tokenizer
@@ -279,9 +279,7 @@ class Conversation:
     def _added(self, hits: tuple[Hit, ...]) -> ev.EvidenceEvent:
         run = self._run
         added = run.evidence.add([Found(hit, hit.score, None, run.round) for hit in hits], len(hits))
-        return ev.EvidenceEvent(
-            added=[e.slot for e in added], titles=[e.hit.chunk.title for e in added], scores=[e.score for e in added]
-        )
+        return added_event(added)
 
     def _shown(self, hits: tuple[Hit, ...]) -> str:
         ids = {hit.chunk.id for hit in hits}

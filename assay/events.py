@@ -56,6 +56,7 @@ class EvidenceEvent(_Event):
     type: Literal["evidence"] = "evidence"
     found: list[str] = []
     added: list[str] = []
+    doc_ids: list[str] = []
     titles: list[str] = []
     scores: list[float] = []
     pruned: list[str] = []

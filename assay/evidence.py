@@ -1,9 +1,10 @@
 """The evidence of one question: append-only, in slots that keep their names, each chunk once, no document crowding it out."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from assay.events import EvidenceEvent
 from assay.types import Evidence, Gain, Hit
 
 # Share of two passages' words that both have, from which they are near-duplicates.
@@ -18,6 +19,15 @@ class Found:
     score: float
     gain: Gain | None
     round: int
+
+
+def added_event(added: Sequence[Evidence]) -> EvidenceEvent:
+    return EvidenceEvent(
+        added=[e.slot for e in added],
+        doc_ids=[e.hit.chunk.doc_id for e in added],
+        titles=[e.hit.chunk.title for e in added],
+        scores=[e.score for e in added],
+    )
 
 
 class EvidenceSet:

@@ -73,6 +73,7 @@ def _query(request: SearchRequest, request_id: str) -> SearchQuery:
         facets=tuple(request.facets),
         context_chars=request.context_chars,
         request_id=request_id,
+        groups=request.groups,
     )
 
 

@@ -17,24 +17,28 @@ from typing import Annotated, get_args
 from filelock import FileLock
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
+from assay import groups
 from assay.access import Grant, Scope
 from assay.config import IngressConfig
 from assay.errors import NotFound, SetupError
+from assay.groups import Groups
 from assay.schemas import Name, Shape
 
 PREFIX = "assay"
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
+Group = Annotated[str, StringConstraints(pattern=f"^{groups.NAME}$")]
 Tenant = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class Key(Shape):
-    """``buckets``: those that it may see; null for all. Of ``rate`` (requests a minute) and ``concurrency`` each replica counts
-    its own."""
+    """``buckets``: those that it may see, ``groups``: those that it holds; null for all. Of ``rate`` (requests a minute) and
+    ``concurrency`` each replica counts its own."""
 
     id: str
     tenant: Tenant
     buckets: list[Name] | None = Field(default=None, min_length=1)
+    groups: list[Group] | None = Field(default=[], max_length=groups.MOST)
     scopes: list[Scope] = Field(min_length=1)
     rate: int = Field(default=600, ge=1, le=1_000_000)
     concurrency: int = Field(default=16, ge=1, le=10_000)
@@ -45,7 +49,8 @@ class Key(Shape):
     @property
     def grant(self) -> Grant:
         buckets = None if self.buckets is None else tuple(sorted(set(self.buckets)))
-        return Grant(self.tenant, buckets, frozenset(self.scopes), self.id, self.rate, self.concurrency)
+        held = None if self.groups is None else tuple(sorted(set(self.groups)))
+        return Grant(self.tenant, buckets, frozenset(self.scopes), self.id, self.rate, self.concurrency, held)
 
 
 _KEYS = TypeAdapter(list[Key])
@@ -70,7 +75,13 @@ class KeyFile:
             raise SetupError(f"the file of API keys cannot be read: {type(fault).__name__}") from fault
 
     def create(
-        self, tenant: str, buckets: list[str] | None, scopes: list[Scope], rate: int, concurrency: int
+        self,
+        tenant: str,
+        buckets: list[str] | None,
+        scopes: list[Scope],
+        rate: int,
+        concurrency: int,
+        groups: Groups = (),
     ) -> tuple[Key, str]:
         """The new key, and the text to send, which nothing keeps. Raises ``SetupError`` for a value that is not allowed."""
         secret = secrets.token_urlsafe(32)
@@ -79,6 +90,7 @@ class KeyFile:
                 id=secrets.token_hex(6),
                 tenant=tenant,
                 buckets=buckets,
+                groups=None if groups is None else list(groups),
                 scopes=scopes,
                 rate=rate,
                 concurrency=concurrency,

@@ -6,7 +6,9 @@ that the evidence allows. Each step is in ``assay.run`` (and the ending in ``ass
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
+from assay.bound import BoundRetriever
 from assay.budget import Budget
 from assay.clarify import resumed
 from assay.config import AppConfig
@@ -17,6 +19,7 @@ from assay.events import ErrorEvent, Event
 from assay.ledger import Ledger
 from assay.run import Run, Stages, chosen_mode
 from assay.schemas import AskRequest, ErrorBody
+from assay.types import Scope
 
 
 async def answer(
@@ -30,6 +33,7 @@ async def answer(
     sent, plan = request, None
     if request.resume is not None:
         request, plan = await resumed(request, stages.answers)
+    stages = replace(stages, retriever=BoundRetriever(stages.retriever, Scope(groups=request.groups)))
     ledger = Ledger(budget or Budget.of(request.budget, config.bounds(chosen_mode(request.mode, config))))
     run = Run(request, stages, config, request_id, ledger, plan)
     run.sent = sent

@@ -136,7 +136,7 @@ class LocalRetriever:
 
     async def describe(self, scope: Scope) -> tuple[BucketInfo, ...]:
         """Raises what ``search`` raises of buckets and filters."""
-        return await asyncio.to_thread(self._open().catalog.describe, scope.buckets, scope.filters)
+        return await asyncio.to_thread(self._open().catalog.describe, scope.buckets, scope.filters, scope.groups)
 
     async def document_lookup(self, query: DocumentQuery) -> DocumentText:
         """Raises ``NotFound``, also for a document that is outside of the buckets or the filter, and what ``search`` raises."""
@@ -156,7 +156,7 @@ class LocalRetriever:
         reader = self._open()
         allowed = await _allowed(reader, query)
         # A fault of theirs is told before any work.
-        facets = reader.catalog.facets(query.facets, np.zeros(0, np.int64), query.buckets)
+        facets = reader.catalog.facets(query.facets, np.zeros(0, np.int64), query.buckets, query.groups)
         if allowed.count == 0:
             return replace(_nothing(reader, query, allowed), facets=facets)
         vectors = await self._vectors(reader, query)
@@ -231,7 +231,7 @@ class LocalRetriever:
         hits, hopped = self._fused(reader, answers, query, allowed)
         methods.update({"link": "index" if hopped else "skipped"} if query.link_hop else {})
         methods.update({"lead": "exact"} if self._leads_count(query) else {})
-        explain = Explain(allowed.count, len(reader.ids), methods)
+        explain = Explain(allowed.count, reader.catalog.total(query.groups), methods)
         result = SearchResult(hits, reader.manifest.id, explain, tuple(degraded))
         if not query.facets and query.context_chars is None:
             return result
@@ -376,7 +376,7 @@ def _is_quick(reader: Reader, query: SearchQuery) -> bool:
 
 async def _allowed(reader: Reader, query: SearchQuery | DocumentQuery) -> Allowed:
     """At once, for a filter that was asked before; a new one may take milliseconds."""
-    asked = query.buckets, query.doc_id, query.filters
+    asked = query.buckets, query.doc_id, query.filters, query.groups
     held = reader.catalog.held(*asked)
     return held if held is not None else await asyncio.to_thread(reader.catalog.allowed, *asked)
 
@@ -427,7 +427,7 @@ def _deeper(answer: _Answer, rows: Rows) -> _Answer:
 
 def _nothing(reader: Reader, query: SearchQuery, allowed: Allowed) -> SearchResult:
     methods = {"dense": "skipped", "sparse": "skipped"}
-    explain = Explain(0, len(reader.ids), methods, allowed.blocking, allowed.count_without)
+    explain = Explain(0, reader.catalog.total(query.groups), methods, allowed.blocking, allowed.count_without)
     return SearchResult((), reader.manifest.id, explain)
 
 
@@ -437,7 +437,7 @@ def _with_extras(
     """Facets over all documents that a leg found, not only those of the hits; and each hit's text around its match."""
     found = [rows for answer in answers for rows, _ in answer.lists]
     rows = np.unique(np.concatenate([*found, reader.rows_of([hit.chunk.id for hit in result.hits])]))
-    facets = reader.catalog.facets(query.facets, rows, query.buckets)
+    facets = reader.catalog.facets(query.facets, rows, query.buckets, query.groups)
     chars = query.context_chars
     hits = result.hits if chars is None else _with_context(reader, result.hits, query.queries[0], chars, mask)
     return replace(result, hits=hits, facets=facets)

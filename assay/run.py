@@ -14,7 +14,7 @@ from assay import events as ev
 from assay.bound import beyond, both
 from assay.config import AppConfig
 from assay.errors import AssayError, InvalidRequest, NotFound, UnknownBucket
-from assay.evidence import Found
+from assay.evidence import Found, added_event
 from assay.grade import FeatureGrader
 from assay.ledger import Ledger
 from assay.plan import usable
@@ -346,9 +346,7 @@ class Run(Searching):
         self.ledger.usage += done.usage
         added = self.evidence.add((Found(r.hit, r.score, r.gain, self.round) for r in done.ranked), keep)
         self.ledger.note("rerank", f"{len(hits)} candidates; kept {', '.join(e.slot for e in added)}")
-        yield ev.EvidenceEvent(
-            added=[e.slot for e in added], titles=[e.hit.chunk.title for e in added], scores=[e.score for e in added]
-        )
+        yield added_event(added)
 
     async def make_grade(self) -> AsyncGenerator[ev.Event]:
         request = self._grade_request()

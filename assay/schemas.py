@@ -1,6 +1,6 @@
 """The shapes that every door shares (HTTP, SSE, Python handle): requests, responses and their parts, with bounds."""
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -14,6 +14,8 @@ from pydantic import (
     field_serializer,
     field_validator,
 )
+
+from assay.groups import Groups
 
 MAX_QUESTION_CHARS = 8_000
 
@@ -304,7 +306,22 @@ def _speakable(text: str) -> str:
     return text
 
 
-class AskRequest(Shape):
+class Asked(Shape):
+    """What somebody asks. The groups that they hold are no field: a door says so, from the key, and no body can."""
+
+    _groups: Groups = PrivateAttr(())
+
+    @property
+    def groups(self) -> Groups:
+        return self._groups
+
+    def seen_by(self, groups: Groups) -> Self:
+        request = self.model_copy()
+        request._groups = groups
+        return request
+
+
+class AskRequest(Asked):
     """A question. Only ``question`` is required; every other default, and its upper bound, is in the config."""
 
     question: Question
@@ -423,7 +440,7 @@ class Facet(Shape):
     more: int = 0
 
 
-class SearchRequest(Shape):
+class SearchRequest(Asked):
     question: Question
     buckets: list[Name] = Field(default=[], max_length=64)
     filters: Annotated[Filter | None, BeforeValidator(_none_if_empty)] = None

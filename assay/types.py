@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from assay.groups import Groups
 from assay.schemas import (
     STEPS,
     Citation,
@@ -218,6 +219,8 @@ class SearchQuery:
     facets: tuple[str, ...] = ()
     context_chars: int | None = None
     request_id: str = ""
+    groups: Groups = ()
+    """Of whoever asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +258,7 @@ class DocumentQuery:
     heading: str | None = None
     max_chars: int = 4_000
     request_id: str = ""
+    groups: Groups = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +289,12 @@ class DocumentText:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a request may see: ``buckets`` (all of them where none is named) and ``filters``."""
+    """What a request may see: ``buckets`` (all of them where none is named) and ``filters``; of documents that name groups,
+    those that name one of ``groups``."""
 
     buckets: tuple[str, ...] = ()
     filters: Filter | None = None
+    groups: Groups = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
 
 from assay import __version__
+from assay.audit import Audit, Trail
 from assay.config import IngressConfig
 from assay.errors import AssayError, InvalidRequest, StageTimeout
 from assay.keys import keyring_of
@@ -49,8 +50,9 @@ _SANE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 def make_api(driver: Driver, config: IngressConfig, shared: Streams | None = None) -> FastAPI:
     """The app. ``driver`` is all that it knows of the graph; ``shared`` is where other replicas find its streams.
 
-    Raises ``SetupError``: conversations have no database, or keys are missing."""
+    Raises ``SetupError``: conversations have no database, keys are missing, or the audit log cannot be written."""
     store = open_store(config.conversations)
+    audit = Audit(config.audit)
     kept = MemoryStreams(config.streams.kept_s, config.streams.max_chars)
     runs = Resumables(MirroredStreams(kept, shared) if shared else kept, config)
 
@@ -59,6 +61,7 @@ def make_api(driver: Driver, config: IngressConfig, shared: Streams | None = Non
         yield
         await runs.close()
         await store.close()
+        await asyncio.to_thread(audit.close)
 
     app = FastAPI(
         lifespan=lifespan,
@@ -70,8 +73,8 @@ def make_api(driver: Driver, config: IngressConfig, shared: Streams | None = Non
         redirect_slashes=False,
     )
     app.router.route_class = json_route(config.max_body_bytes)
-    app.add_middleware(Gate, keyring=keyring_of(config))
-    app.add_middleware(Guard)
+    app.add_middleware(Gate, keyring=keyring_of(config), audit=audit)
+    app.add_middleware(Guard, audit=audit)
     app.add_exception_handler(AssayError, _on_fault)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_parameter)
@@ -82,7 +85,7 @@ def make_api(driver: Driver, config: IngressConfig, shared: Streams | None = Non
     add_tools(app, driver, config, questions)
     add_conversations(app, driver, runs, questions, store)
     _add_search(app, driver, config)
-    _add_health(app, driver)
+    _add_health(app, driver, audit)
     name_shapes(app)
     return app
 
@@ -114,7 +117,7 @@ def _add_search(app: FastAPI, driver: Driver, config: IngressConfig) -> None:
         return _json(found.model_copy(update={"request_id": request.state.request_id}))
 
 
-def _add_health(app: FastAPI, driver: Driver) -> None:
+def _add_health(app: FastAPI, driver: Driver, audit: Audit) -> None:
     @app.get("/healthz", tags=["health"], response_model=None, **openapi.HEALTH)
     async def healthz() -> dict[str, str]:
         """The process answers. It asks nobody else."""
@@ -130,6 +133,10 @@ def _add_health(app: FastAPI, driver: Driver) -> None:
             ready = _unavailable(StageTimeout("The graph did not answer in time."), request.state.request_id)
         except AssayError as fault:
             ready = _unavailable(fault, request.state.request_id)
+        audit.retry()
+        if audit.fault is not None:
+            status = "degraded" if ready.status == "ready" else ready.status
+            ready = ready.model_copy(update={"status": status, "reasons": [*ready.reasons, audit.fault]})
         return _json(_public(ready), 503 if ready.status == "unavailable" else 200)
 
 
@@ -157,8 +164,8 @@ def _json(shape: SearchResponse | Readiness | AnswerRecord, status: int = 200) -
 class Guard:
     """Outermost but for Starlette's own: gives each request its id, and turns what nobody handled into a plain 500."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, audit: Audit) -> None:
+        self.app, self._audit = app, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -166,6 +173,13 @@ class Guard:
             return
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
+        address = (scope.get("client") or ("",))[0]
+        trail = Trail(self._audit, request_id, address=address, method=scope["method"], path=scope["path"][:300])
+        scope["state"]["trail"] = trail
+        with trail:
+            await self._answer(scope, receive, send, request_id)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         started, begun, status = False, time.perf_counter(), 0
 
         async def send_with_id(message: Message) -> None:
@@ -185,10 +199,11 @@ class Guard:
                 await response_of(body, path=scope["path"])(scope, receive, send_with_id)
         finally:
             if scope["path"] not in QUIET:
-                told = {"method": scope["method"], "path": scope["path"], "status": status}
+                told = {"method": scope["method"], "path": scope["path"], "status": status, "ms": _ms_since(begun)}
                 if grant := scope["state"].get("grant"):
                     told["key"] = grant.key_id
-                log.info("request", extra={**told, "question_id": request_id, "ms": _ms_since(begun)})
+                log.info("request", extra={**told, "question_id": request_id})
+            scope["state"]["trail"].note(status=status, ms=_ms_since(begun))
 
 
 def _ms_since(begun: float) -> float:

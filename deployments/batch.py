@@ -77,6 +77,9 @@ def batch(
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Questions in the graph at once.")] = 4,
     mode: Annotated[Mode, typer.Option(help="For rows without a mode of their own.")] = "auto",
     bucket: Annotated[list[str] | None, typer.Option(help="For rows without buckets of their own.")] = None,
+    groups: Annotated[
+        str, typer.Option(help="For rows without groups of their own, as a,b: who may read the answers.")
+    ] = "",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds until a row has failed.")] = 300.0,
     app: Annotated[str, typer.Option(help="The graph's name in Serve.")] = "assay",
     again: Annotated[bool, typer.Option("--retry-failed", help="Ask the failed rows again.")] = False,
@@ -91,7 +94,7 @@ def batch(
     if out.suffix.lower() not in (".jsonl", ".ndjson", ".parquet"):
         raise SetupError(f"'{out.name}' is of no format that can be written", "OUT", (".jsonl", ".parquet"))
     rows = [{door.NUMBER: n, **row} for n, row in enumerate(door.read_rows(questions), start=1)]
-    asked = {"mode": mode, "buckets": bucket or []}
+    asked = {"mode": mode, "buckets": bucket or [], door.GROUPS: groups}
     for row in rows:
         for name, value in asked.items():
             if row.get(name) in (None, ""):

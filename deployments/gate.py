@@ -4,6 +4,7 @@ Where there are no keys, this machine alone is served.
 """
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,12 +16,15 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
+from assay import groups
 from assay.access import LOCAL, BoundDriver, Forbidden, Grant, RateLimited, Scope, Unauthorized, is_loopback
-from assay.errors import AssayError
+from assay.audit import Audit, Trail
+from assay.errors import AssayError, InvalidRequest
 from assay.keys import Keyring
 from assay.ports import Driver
 from deployments.problems import body_of, response_of
 
+GROUPS_HEADER = "x-assay-groups"
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 # What a route needs, by how its path begins; None: any key. What is not here needs admin.
 NEEDS: tuple[tuple[str, Scope | None], ...] = (
@@ -64,18 +68,30 @@ class Permit:
 
 
 class Gate:
-    def __init__(self, app: ASGIApp, keyring: Keyring, clock: Callable[[], float] = time.monotonic) -> None:
-        self.app, self._keyring, self._clock = app, keyring, clock
+    def __init__(
+        self, app: ASGIApp, keyring: Keyring, audit: Audit, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.app, self._keyring, self._audit, self._clock = app, keyring, audit, clock
         self._meters: dict[str, Meter] = {}
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _path(scope) in OPEN:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        trail: Trail = scope["state"]["trail"]
+        if _path(scope) in OPEN:
+            trail.drop()
             await self.app(scope, receive, send)
             return
         try:
-            grant = self._granted(scope)
+            self._audit.check()
+            grant = _among(scope, self._granted(scope))
+            trail.note(key=grant.key_id, tenant=grant.tenant, groups=grant.groups)
+            _check_scope(scope, grant)
             permit = self._permit(grant, _path(scope)) if grant.key_id else None
         except AssayError as fault:
+            trail.refused()
+            trail.note(error=fault.code)
             await self._refuse(fault, scope, receive, send)
             return
         scope["state"] |= {"grant": grant, "permit": permit}
@@ -93,11 +109,6 @@ class Gate:
         grant = self._keyring.grant(text.strip()) if scheme.lower() == "bearer" else None
         if grant is None:
             raise Unauthorized("Send a valid API key, as the header 'Authorization: Bearer assay_...'.")
-        need: Scope | None = next((need for path, need in NEEDS if _path(scope).startswith(path)), "admin")
-        if need is not None and not grant.may(need):
-            raise Forbidden(
-                f"This key may not do this: it lacks the scope '{need}'.", allowed=tuple(sorted(grant.scopes))
-            )
         return grant
 
     def _permit(self, grant: Grant, path: str) -> Permit | None:
@@ -125,6 +136,23 @@ class Gate:
         await response_of(body, headers, _path(scope))(scope, receive, send)
 
 
+def _check_scope(scope: Connection, grant: Grant) -> None:
+    need: Scope | None = next((need for path, need in NEEDS if _path(scope).startswith(path)), "admin")
+    if need is not None and not grant.may(need):
+        raise Forbidden(f"This key may not do this: it lacks the scope '{need}'.", allowed=tuple(sorted(grant.scopes)))
+
+
+def _among(scope: Connection, grant: Grant) -> Grant:
+    """For whom a service asks: its end user's groups, of which those count that the key holds too."""
+    said = Headers(scope=scope).getlist(GROUPS_HEADER)
+    if not said:
+        return grant
+    names = groups.listed(said[0])
+    if len(said) > 1 or len(names) > groups.MOST or not all(re.fullmatch(groups.NAME, name) for name in names):
+        raise InvalidRequest("Send the names of groups in one header, with commas between them.", GROUPS_HEADER)
+    return grant.among(names)
+
+
 class _Wait(RateLimited):
     def __init__(self, message: str, seconds: int) -> None:
         super().__init__(message)
@@ -138,7 +166,7 @@ def held(permit: Permit | None) -> AbstractContextManager[None]:
 
 def bound(driver: Driver, request: Request) -> BoundDriver:
     """The driver for whoever sent the request."""
-    return BoundDriver(driver, request.state.grant)
+    return BoundDriver(driver, request.state.grant, request.state.trail)
 
 
 def _path(scope: Connection) -> str:

@@ -9,7 +9,8 @@ from deployments.openapi_events import EVENTS, REQUEST_ID
 DESCRIPTION = """Agentic search over private document collections.
 
 Every response carries `x-request-id`: the client's own (letters, digits, `_.-`, at most 64) or a new one.
-Where API keys are in force, send one as `Authorization: Bearer assay_...`.
+Where API keys are in force, send one as `Authorization: Bearer assay_...`. `X-Assay-Groups: a,b` asks for somebody who is in
+these groups alone, as far as the key holds them.
 Every error has one shape; `code` is stable, `field` and `allowed` name the input to blame and what it may be."""
 
 ROUTES = (

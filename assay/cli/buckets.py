@@ -77,9 +77,9 @@ def _show(index: str, bucket: str) -> None:
 
     layout = Layout(index, reading=True)
     catalog = open_catalog(layout)
-    rows = catalog.rows(catalog.allowed([bucket], None, None))
+    rows = catalog.rows(catalog.allowed([bucket], None, None, None))
     schema = catalog.schema(bucket)
-    facets = catalog.facets(list(schema.fields), rows, [bucket])
+    facets = catalog.facets(list(schema.fields), rows, [bucket], None)
     held = {field.name: field.documents for field in catalog.buckets[bucket].fields}
     read = extracted_counts(layout, read_current(layout).documents_version, bucket, schema)
     notes = {}

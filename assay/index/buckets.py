@@ -11,6 +11,7 @@ import pyarrow as pa
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from assay import groups
 from assay.errors import SetupError
 from assay.index import filters
 from assay.index.filters import FIELDS, INSTANT, instant_of
@@ -72,6 +73,8 @@ class BucketSchema(BaseModel):
                 raise ValueError(f"a field's name has letters, digits and . _ - only; '{name[:80]}' does not")
             if name in FIELDS:
                 raise ValueError(f"every document has the field '{name}' already; choose another name")
+            if groups.FIELD in (name, *self.fields[name].from_):
+                raise ValueError(f"'{groups.FIELD}' says who may see a document; it can be no field of a schema")
         return self
 
 
@@ -107,7 +110,7 @@ def typed(schema: BucketSchema, raw: Mapping[str, Raw]) -> Typed:
     """``missing``: required fields without a value that fits."""
     values: dict[str, Value] = {}
     problems = []
-    known = {key for name, field in schema.fields.items() for key in (name, *field.from_)}
+    known = {groups.FIELD} | {key for name, field in schema.fields.items() for key in (name, *field.from_)}
     for name, field in schema.fields.items():
         if (key := says(name, field, raw)) is None:
             continue
@@ -160,7 +163,8 @@ def infer(raws: Sequence[Mapping[str, Raw]]) -> tuple[BucketSchema, dict[str, st
     for key, values in sorted(held.items(), key=lambda item: (-len(item[1]), item[0])):
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", key).strip("_.-")[:64].lower()
         name = name if NAME.fullmatch(name) else f"field_{name}"[:64]
-        if key in FIELDS or name in FIELDS or name in fields or len(fields) == _MOST_FIELDS:
+        taken = {*FIELDS, *fields, groups.FIELD}
+        if key in FIELDS or name in taken or len(fields) == _MOST_FIELDS:
             continue
         fields[name] = FieldSchema(type=_type_of(values), from_=(key,) if key != name else ())
         shown = list(dict.fromkeys(" ".join(str(v).split())[:40] for v in values))[:3]

@@ -16,18 +16,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from assay import groups as access
 from assay.errors import IndexFault, NotFound, UnknownBucket
+from assay.groups import Groups
 from assay.index.buckets import BucketSchema, column_of, fields_of
-from assay.index.files import RESTORE, Layout
-from assay.index.filters import FIELDS, Field, Mask, all_of, compile_filter, field_of, over_chunks, present, terms_of
+from assay.index.files import REPAIR, RESTORE, Layout
+from assay.index.filters import (
+    FIELDS,
+    Field,
+    Mask,
+    all_of,
+    compile_filter,
+    contains,
+    field_of,
+    over_chunks,
+    present,
+    terms_of,
+)
 from assay.index.mirror import current
 from assay.index.snapshot import read_current
-from assay.index.store import open_dataset, reading
+from assay.index.store import naming_groups, open_dataset, reading
 from assay.schemas import Facet, FacetValue, Filter, Predicate
 from assay.types import BucketInfo, DocumentInfo, FieldInfo
 
 _CACHED_SETS = 64
-_CACHED_BUCKETS = 16
+_CACHED_BUCKETS = 32
 _CHUNKS = ["id", "doc_id", "page"]
 _HEAVY = frozenset(["text", "sha256", "file_metadata", "given_metadata", "extracted_metadata"])
 _FACET_VALUES = 50
@@ -44,6 +57,15 @@ class Allowed:
     mask: Mask | None
     blocking: Filter | None = None
     count_without: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is there for somebody: documents (None for all of them), the number of their rows, and buckets."""
+
+    documents: Mask | None
+    rows: int
+    buckets: tuple[str, ...]
 
 
 class Catalog:
@@ -68,24 +90,30 @@ class Catalog:
         self._schemas = schemas
         self.buckets = self._count_buckets()
         self._cache: OrderedDict[str, Allowed] = OrderedDict()
-        self._of_buckets: OrderedDict[tuple[str, ...], Mask] = OrderedDict()
+        self._of_buckets: OrderedDict[tuple[tuple[str, ...], Groups], Mask | None] = OrderedDict()
+        self._named, self._restricted = self._groups(documents)
+        self._of_groups: OrderedDict[Groups, _Seen] = OrderedDict()
         self._lock = threading.Lock()
 
-    def allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed:
-        """Raises ``UnknownBucket``, ``UnknownField`` or ``InvalidFilter``."""
-        if (held := self.held(buckets, doc_id, filters)) is not None:
+    def allowed(
+        self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None, groups: Groups = ()
+    ) -> Allowed:
+        """For whoever holds these groups. Raises ``UnknownBucket``, ``UnknownField`` or ``InvalidFilter``."""
+        if (held := self.held(buckets, doc_id, filters, groups)) is not None:
             return held
-        self._check_buckets(buckets)
-        found = self._allowed(buckets, doc_id, filters)
+        self._check_buckets(buckets, groups)
+        found = self._allowed(buckets, doc_id, filters, groups)
         with self._lock:
-            self._cache[_key(buckets, doc_id, filters)] = found
+            self._cache[_key(buckets, doc_id, filters, groups)] = found
             while len(self._cache) > _CACHED_SETS:
                 self._cache.popitem(last=False)
         return found
 
-    def held(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed | None:
+    def held(
+        self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None, groups: Groups = ()
+    ) -> Allowed | None:
         """What ``allowed`` found when it was last asked this; None where it was not, or long ago."""
-        key = _key(buckets, doc_id, filters)
+        key = _key(buckets, doc_id, filters, groups)
         with self._lock:
             if (found := self._cache.get(key)) is not None:
                 self._cache.move_to_end(key)
@@ -108,10 +136,14 @@ class Catalog:
         """``filters.Frame``."""
         return documents[self.document]
 
-    def fields(self, buckets: Sequence[str]) -> Mapping[str, Field]:
+    def total(self, groups: Groups) -> int:
+        """The rows that there are for whoever holds these groups."""
+        return self._seen(groups).rows
+
+    def fields(self, buckets: Sequence[str], groups: Groups = ()) -> Mapping[str, Field]:
         """What may be asked of these buckets, or of all. A field that only some of them have is missing in the others."""
         said: dict[str, dict[str, Field]] = {}
-        for bucket in sorted(set(buckets)) or self.buckets:
+        for bucket in sorted(set(buckets)) or self._seen(groups).buckets:
             for name, field in fields_of(self.schema(bucket)).items():
                 said.setdefault(name, {})[bucket] = field
         found = dict(FIELDS)
@@ -121,10 +153,10 @@ class Catalog:
             found[name] = replace(next(iter(by_bucket.values())), clash=clash)
         return found
 
-    def describe(self, buckets: Sequence[str], filters: Filter | None) -> tuple[BucketInfo, ...]:
+    def describe(self, buckets: Sequence[str], filters: Filter | None, groups: Groups = ()) -> tuple[BucketInfo, ...]:
         """The buckets as they are within a filter: counts, and values of fields, are those of its documents alone. Raises what
         ``allowed`` raises."""
-        allowed = self.allowed(buckets, None, filters)
+        allowed = self.allowed(buckets, None, filters, groups)
         held = self._documents.take(pa.array(np.unique(self.document[self.rows(allowed)])))
         named = held["bucket"].to_pylist()
         return tuple(
@@ -149,9 +181,11 @@ class Catalog:
             ),
         )
 
-    def facets(self, names: Sequence[str], rows: NDArray[np.int64], buckets: Sequence[str]) -> dict[str, Facet]:
+    def facets(
+        self, names: Sequence[str], rows: NDArray[np.int64], buckets: Sequence[str], groups: Groups = ()
+    ) -> dict[str, Facet]:
         """Over the documents of some rows. Raises ``UnknownField`` or ``InvalidFilter``."""
-        fields = self.fields(buckets)
+        fields = self.fields(buckets, groups)
         asked = {name: field_of(name, fields, f"facets[{i}]") for i, name in enumerate(names)}
         return {name: self._facet(field, rows) for name, field in asked.items()}
 
@@ -201,15 +235,15 @@ class Catalog:
         shown = [FacetValue(value=value, count=count) for value, count in ordered[:_FACET_VALUES]]
         return Facet(values=shown, missing=missing, more=max(0, len(ordered) - _FACET_VALUES))
 
-    def _allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> Allowed:
-        fields = self.fields(buckets)
-        # What must hold, and may be given up to explain an empty result. The buckets must not: they may be all that a caller
-        # can see, and how much passes without them tells of the others.
+    def _allowed(self, buckets: Sequence[str], doc_id: str | None, filters: Filter | None, groups: Groups) -> Allowed:
+        fields = self.fields(buckets, groups)
+        # What must hold, and may be given up to explain an empty result. Buckets and groups must not: they may be all that a
+        # caller can see, and how much passes without them tells of the others.
         parts: list[Filter] = [] if doc_id is None else [Predicate(field="doc_id", op="=", value=doc_id)]
         if filters is not None:
             compile_filter(filters, fields)  # as a whole first: its faults are told by their place in the request
             parts += terms_of(filters)
-        inside = self._inside(buckets)
+        inside = self._inside(buckets, groups)
         if not parts:
             return Allowed(len(self.ids) if inside is None else int(np.count_nonzero(inside)), inside)
         held = [compile_filter(part, fields)(self) for part in parts]
@@ -221,20 +255,54 @@ class Catalog:
         masks = [over_chunks(part, self) & everywhere for part in held]
         return Allowed(0, mask, *_blocking(parts, masks, everywhere))
 
-    def _inside(self, buckets: Sequence[str]) -> Mask | None:
-        """The rows of some buckets, None for all: kept, since the same ones come with ever new filters."""
-        if not buckets:
+    def _inside(self, buckets: Sequence[str], groups: Groups) -> Mask | None:
+        """The rows of some buckets that a holder of some groups sees, None for all: kept, since the same come with ever new
+        filters."""
+        seen = self._seen(groups).documents
+        if not buckets and seen is None:
             return None
-        names = tuple(sorted(set(buckets)))
+        key = (tuple(sorted(set(buckets))), groups)
         with self._lock:
-            held = self._of_buckets.get(names)
+            held = self._of_buckets.get(key)
         if held is None:
-            test = compile_filter(Predicate(field="bucket", op="in", value=list(names)))
-            held = over_chunks(test(self), self)
+            documents = np.ones(self._documents.num_rows, np.bool_) if seen is None else seen
+            if buckets:
+                documents = (
+                    documents & compile_filter(Predicate(field="bucket", op="in", value=list(key[0])))(self).mask
+                )
+            held = self.spread(documents)
             with self._lock:
-                self._of_buckets[names] = held
+                self._of_buckets[key] = held
                 while len(self._of_buckets) > _CACHED_BUCKETS:
                     self._of_buckets.popitem(last=False)
+        return held
+
+    def _groups(self, documents: Any) -> tuple[pa.ChunkedArray | None, Mask]:
+        """The groups that documents name, where any does, and which do. Raises ``IndexFault`` where an older version has put
+        them in and not yet under their groups."""
+        if access.FIELD in self._documents.column_names:
+            named = self._documents[access.FIELD]
+            restricted = np.asarray(named.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+            return (named if restricted.any() else None), restricted
+        with reading():
+            if naming_groups(documents):
+                raise IndexFault(f"the index was written by a version that did not know '{access.FIELD}'; {REPAIR}")
+        return None, np.zeros(self._documents.num_rows, np.bool_)
+
+    def _seen(self, groups: Groups) -> _Seen:
+        if groups is None or self._named is None:
+            return _Seen(None, len(self.ids), tuple(self.buckets))
+        with self._lock:
+            held = self._of_groups.get(groups)
+        if held is None:
+            documents = ~self._restricted | contains(self._named, groups)
+            named = set(pc.unique(self._documents["bucket"].filter(pa.array(documents))).to_pylist())
+            buckets = tuple(name for name, bucket in self.buckets.items() if name in named or not bucket.documents)
+            held = _Seen(documents, int(np.count_nonzero(self.spread(documents))), buckets)
+            with self._lock:
+                self._of_groups[groups] = held
+                while len(self._of_groups) > _CACHED_BUCKETS:
+                    self._of_groups.popitem(last=False)
         return held
 
     def _count_buckets(self) -> dict[str, BucketInfo]:
@@ -257,10 +325,11 @@ class Catalog:
             for name, f in schema.fields.items()
         )
 
-    def _check_buckets(self, buckets: Sequence[str]) -> None:
+    def _check_buckets(self, buckets: Sequence[str], groups: Groups) -> None:
+        seen = self._seen(groups).buckets
         for bucket in buckets:
-            if bucket not in self.buckets:
-                raise UnknownBucket(f"there is no bucket '{bucket[:80]}'", "buckets", tuple(self.buckets))
+            if bucket not in seen:
+                raise UnknownBucket(f"there is no bucket '{bucket[:80]}'", "buckets", seen)
 
 
 def open_catalog(layout: Layout) -> Catalog:
@@ -271,8 +340,9 @@ def open_catalog(layout: Layout) -> Catalog:
     return Catalog(chunks, open_dataset(layout.documents, manifest.documents_version), manifest.buckets)
 
 
-def _key(buckets: Sequence[str], doc_id: str | None, filters: Filter | None) -> str:
-    return repr((sorted(set(buckets)), doc_id, "" if filters is None else filters.model_dump_json(by_alias=True)))
+def _key(buckets: Sequence[str], doc_id: str | None, filters: Filter | None, groups: Groups) -> str:
+    tests = "" if filters is None else filters.model_dump_json(by_alias=True)
+    return repr((sorted(set(buckets)), doc_id, tests, groups))
 
 
 def _blocking(parts: Sequence[Filter], masks: Sequence[Mask], inside: Mask) -> tuple[Filter, int]:

@@ -195,6 +195,12 @@ def _passed(test: Callable[[Any], Any], column: pa.ChunkedArray) -> Mask:
     return np.concatenate([np.zeros(0, bool), *parts])
 
 
+def contains(column: pa.ChunkedArray, items: Sequence[str]) -> Mask:
+    """Where a list has one of the items."""
+    wanted = pa.array(items, pa.string())
+    return _passed(lambda values: pc.is_in(values, value_set=wanted), column)
+
+
 def present(column: pa.ChunkedArray) -> Mask:
     if pa.types.is_list(column.type):
         return _mask(pc.greater(pc.list_value_length(column), 0))

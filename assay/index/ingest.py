@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from assay.config import Legs
 from assay.errors import ParseFault, SetupError
+from assay.groups import groups_of
 from assay.index.buckets import BUCKET, BucketSchema, FieldSchema, typed
 from assay.index.chunk import CHUNKER, Passage, chunk, passage_text
 from assay.index.embed import Encoder
@@ -339,7 +340,7 @@ class Ingestion:
         """What of a file's metadata cannot be used, with what was ``lost`` before. Raises ``ParseFault`` where a required field
         is missing."""
         found = typed(self._schema, merged(self._schema, said, extracted))
-        found = found._replace(problems=(*found.problems, *lost))
+        found = found._replace(problems=(*found.problems, *groups_of(said)[1], *lost))
         if found.missing:
             why = "".join(f"; {problem}" for problem in found.problems)
             raise ParseFault(f"required, and not there: {', '.join(found.missing)}{why}", "metadata")

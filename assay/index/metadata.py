@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from assay import groups
 from assay.errors import ParseFault, SetupError
 from assay.index.parse.parsed import Raw
 from assay.index.parse.parser import Parser
@@ -148,15 +149,15 @@ def _sidecar(path: Path) -> dict[str, Raw]:
         loaded = loaded[0]
     if not isinstance(loaded, dict):
         raise ParseFault(f"the sidecar {path.name} holds no object", "metadata")
-    return dict(list(_flat(loaded).items())[:_MOST_KEYS])
+    return dict(list(groups.first(_flat(loaded)).items())[:_MOST_KEYS])
 
 
 def _flat(loaded: Mapping[str, Any]) -> dict[str, Raw]:
     found: dict[str, Raw] = {}
     for key, value in loaded.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and key != groups.FIELD:
             found.update({f"{key}.{name}": raw for name, inner in value.items() if (raw := _raw(inner)) is not None})
-        elif (raw := _raw(value)) is not None:
+        elif (raw := groups.kept(key, _raw(value))) is not None:
             found[key] = raw
     return found
 

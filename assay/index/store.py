@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from assay import groups
 from assay.errors import IndexFault
 from assay.index.buckets import BucketSchema, arrow_of, column_of, typed
 from assay.index.chunk import Passage
@@ -50,6 +51,7 @@ _DOCUMENTS = pa.schema(
         ("file_metadata", pa.string()),  # JSON: what the file says of itself, and what is said from outside of it;
         ("given_metadata", pa.string()),  # a changed schema reads them anew, a changed table needs no parsing
         ("extracted_metadata", pa.string()),  # JSON: what a model was asked, and said: see extract.dumps
+        (groups.FIELD, pa.list_(pa.string())),  # null: all who see the bucket see the document
     ]
 )  # and a column for every field of a bucket: see buckets.column_of
 
@@ -238,7 +240,8 @@ class Store:
         own, given, extracted = metadata_of(row)
         raw = merged(schema, {**own, **given}, extracted)
         values = typed(schema, raw).values if schema.fields else {}
-        return {**row, **{column_of(n, f.type): values.get(n) for n, f in schema.fields.items()}}
+        may_see = groups.groups_of({**own, **given})[0]
+        return {**row, groups.FIELD: may_see, **{column_of(n, f.type): values.get(n) for n, f in schema.fields.items()}}
 
     def put(self, entries: Sequence[Entry], now: datetime | None = None) -> None:
         """Commit documents; one that is there already is replaced with all its chunks."""
@@ -341,6 +344,8 @@ class Store:
         documents = self._documents()
         if new := [column for column in _DOCUMENTS if column.name not in documents.schema.names]:
             documents.add_columns(pa.schema(new))
+            if groups.FIELD in [column.name for column in new] and (named := naming_groups(documents)):
+                self._rewrite(pc.field("doc_id").isin(named), lambda row: row)
             self._commit(self.state.chunks, self._documents().latest_version, self.state.next_id)
 
     def _check_state(self) -> None:
@@ -476,6 +481,12 @@ def _document_row(e: Entry, instant: datetime) -> dict[str, Any]:
 def metadata_of(row: Mapping[str, Any]) -> tuple[dict[str, Raw], dict[str, Raw], dict[str, Extracted]]:
     """Of a document's row: what the file says, what is said from outside, and what a model has read."""
     return json.loads(row["file_metadata"]), json.loads(row["given_metadata"]), loads(row["extracted_metadata"])
+
+
+def naming_groups(documents: Any) -> list[str]:
+    """The documents (a Lance dataset) whose metadata says who may see them: to be looked for where no column has it."""
+    rows = documents.to_table(columns=["doc_id", *_METADATA[:2]]).to_pylist()
+    return [row["doc_id"] for row in rows if any(f'"{groups.FIELD}"' in row[name] for name in _METADATA[:2])]
 
 
 def extracted_counts(layout: Layout, version: int, bucket: str, schema: BucketSchema) -> dict[str, int]:

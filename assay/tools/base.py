@@ -23,8 +23,8 @@ class ToolContext:
 class ToolOutput:
     """``hits`` become evidence, each once and in a slot of its own; ``note`` is read beside them, and cannot be cited.
 
-    ``filters`` and ``index_version`` are what held for this call, for the audit log. ``empty``: nothing was found, and the note
-    only says why.
+    ``filters`` and ``index_version`` are what held for this call, for the audit log, and ``documents`` what the note tells of.
+    ``empty``: nothing was found, and the note only says why.
     """
 
     hits: tuple[Hit, ...] = ()
@@ -33,6 +33,7 @@ class ToolOutput:
     index_version: str | None = None
     degraded: tuple[Degraded, ...] = ()
     empty: bool = False
+    documents: tuple[str, ...] = ()
 
 
 class Tool(Protocol):

@@ -140,7 +140,9 @@ class DocumentMetadata:
             "ingested_at": held.ingested_at,
             "metadata": dict(held.metadata),
         }
-        return ToolOutput(note=json.dumps(told, ensure_ascii=False), filters=_filters(context))
+        return ToolOutput(
+            note=json.dumps(told, ensure_ascii=False), filters=_filters(context), documents=(held.doc_id,)
+        )
 
 
 class ListBuckets:

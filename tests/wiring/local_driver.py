@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from assay import loop
 from assay import schemas as s
 from assay import types as t
 from assay.bound import BoundRetriever
@@ -11,22 +12,26 @@ from assay.config import RetrieverConfig
 from assay.errors import NotFound
 from assay.events import CompletedEvent, Event
 from assay.hits import Search
+from assay.ports import AnswerStore
 from assay.retrieve import LocalRetriever
+from assay.run import Stages
 from assay.tools import Registry, ToolContext, ToolOutput
 from assay.tools.builtin import builtin_tools
 from tests.wiring.loop.test_loop import ENOUGH, Bench
 
 
 class LocalDriver:
-    def __init__(self, retriever: LocalRetriever, plan: str) -> None:
+    def __init__(self, retriever: LocalRetriever, plan: str, answers: AnswerStore | None = None) -> None:
+        self._answers = answers
         self._bench = Bench(ENOUGH, plan=plan)
         self._bench.llm.enqueue(*[plan] * 500)
-        self._bench.retriever = retriever  # type: ignore[assignment]
         self._retriever, self._registry = retriever, Registry(builtin_tools())
         self._search = Search(retriever, RetrieverConfig())
 
     async def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[Event]:
-        async with aclosing(self._bench.stream(request)) as events:
+        bench = self._bench
+        stages = Stages(bench.expander, self._retriever, bench.judge, bench.generator, answers=self._answers)
+        async with aclosing(loop.answer(request, stages, bench.config, request_id)) as events:
             async for event in events:
                 yield event
 
@@ -50,7 +55,10 @@ class LocalDriver:
         )
 
     async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
-        raise NotFound("There is no such answer, or no more.", "id")
+        record = await self._answers.get(answer_id, owner) if self._answers else None
+        if record is None:
+            raise NotFound("There is no such answer, or no more.", "id")
+        return record
 
     async def readiness(self) -> s.Readiness:
         return s.Readiness(status="ready", stages={"retriever": "ready"})

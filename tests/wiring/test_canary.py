@@ -1,17 +1,23 @@
-"""The canary: a document of another bucket holds a marker, and no route, tool or error shows it to a key that may not see it.
+"""The canary: a document holds a marker, and no route, tool or error shows it, or that it is there, to a key that may not see
+it.
 
-A real index and the real loop over it; the model alone is scripted. The other key asks the same, and does see the marker.
+It lies in another bucket; or in a bucket of its group alone; or beside what the key does see. A real index and the real loop
+over it; the model alone is scripted. The other key asks the same, and does see the marker.
 """
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from assay.config import ConversationsConfig, IngressConfig
+from assay.answers import SqliteAnswers
+from assay.config import AuditConfig, ConversationsConfig, IngressConfig
+from assay.groups import Groups
 from assay.index.buckets import BucketSchema
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
@@ -26,17 +32,37 @@ from tests.wiring.test_mcp import connected
 
 pytestmark = pytest.mark.anyio
 
-MARKER, FIELD, BUCKET = "quetzalcoatl", "canaryfield", "hiddenbucket"
+MARKER, FIELD, BUCKET, GROUP = "quetzalcoatl", "canaryfield", "hiddenbucket", "vaultgroup"
 OURS = {
     "ours.md": "# Pump manual\n\nThe pump holds five bar. For the pressure plan see Secret Pressure Plan and the pump log.",
     "log.md": "# Pump log\n\nThe pump was serviced in May. Its pressure was five bar that day.",
 }
 THEIRS = {
-    "secret.md": f"---\n{FIELD}: {MARKER}\n---\n# Secret Pressure Plan\n\nThe pump's pressure plan says {MARKER}, five bar.",
+    "secret.md": f"# Secret Pressure Plan\n\nThe pump's pressure plan says {MARKER}, five bar.",
     f"{MARKER}.md": f"# Pump pressure {MARKER}\n\nThe pump pressure is what {MARKER} says, five bar.",
 }
 QUESTION = "What does the pressure plan of the pump say?"
 PLAN = json.dumps({"variants": ["pump pressure plan", "five bar"]})
+SCHEMA = BucketSchema.model_validate({"fields": {FIELD: {"type": "text"}}})
+
+
+@dataclass(frozen=True)
+class Case:
+    """Where the document lies, what our key and theirs may see, and the words that must not appear."""
+
+    name: str
+    bucket: str
+    front: str
+    ours: tuple[list[str] | None, Groups]
+    theirs: tuple[list[str] | None, Groups]
+    never: tuple[str, ...]
+
+
+CASES = (
+    Case("bucket", BUCKET, "", (["ours"], ()), ([BUCKET], ()), (MARKER, BUCKET, FIELD)),
+    Case("group", BUCKET, f"allowed_groups: {GROUP}\n", (None, ()), (None, (GROUP,)), (MARKER, BUCKET, FIELD, GROUP)),
+    Case("beside", "ours", f"allowed_groups: {GROUP}\n", (["ours"], ("a",)), (["ours"], (GROUP,)), (MARKER, GROUP)),
+)
 
 
 def ingest(folder: Path, index: Path, bucket: str, schema: BucketSchema | None = None) -> None:
@@ -46,95 +72,205 @@ def ingest(folder: Path, index: Path, bucket: str, schema: BucketSchema | None =
     Ingestion(Layout(str(index)), bucket, sources, encoder, encoder.embed_now, parser, schema=schema, given=given).run()
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@dataclass
+class Seen:
+    """What belongs to them, by which we ask."""
+
+    doc_ids: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    conversations: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Served:
+    case: Case
+    url: str
+    ours: str
+    theirs: str
+    audit: Path
+    seen: Seen
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    case: Case = request.param
     folder = tmp_path_factory.mktemp("canary")
-    schema = BucketSchema.model_validate({"fields": {FIELD: {"type": "text"}}})
+    theirs = {name: f"---\n{FIELD}: {MARKER}\n{case.front}---\n{text}" for name, text in THEIRS.items()}
     ingest(write(folder / "a", OURS), folder / "index", "ours")
-    ingest(write(folder / "b", THEIRS), folder / "index", BUCKET, schema)
-    return folder / "index"
+    ingest(write(folder / "b", theirs), folder / "index", case.bucket, SCHEMA)
+    config = IngressConfig(
+        keys=str(folder / "keys.json"),
+        conversations=ConversationsConfig(store="memory"),
+        audit=AuditConfig(folder=str(folder / "audit"), texts=True),
+    )
+    file = KeyFile(folder / "keys.json")
+
+    def key(tenant: str, sees: tuple[list[str] | None, Groups]) -> str:
+        return file.create(tenant, sees[0], ["search", "ask"], 100_000, 16, sees[1])[1]
+
+    ours, other = key("a", case.ours), key("b", case.theirs)
+    driver = LocalDriver(retriever(folder / "index"), PLAN, SqliteAnswers(folder / "answers.db", 1000, 1))
+    with listening(make_api(driver, config)) as url:
+        yield Served(case, url, ours, other, folder / "audit", Seen())
 
 
-@pytest.fixture
-def url(index: Path, tmp_path: Path) -> Iterator[str]:
-    config = IngressConfig(keys=str(tmp_path / "keys.json"), conversations=ConversationsConfig(store="memory"))
-    with listening(make_api(LocalDriver(retriever(index), PLAN), config)) as url:
-        yield url
+def client(served: Served, key: str) -> httpx.Client:
+    return httpx.Client(base_url=served.url, headers={"authorization": f"Bearer {key}"}, trust_env=False, timeout=60)
 
 
-def asked(http: httpx.Client, doc_id: str, chunk_title: str) -> Iterator[httpx.Response]:
-    """Every route, in every way that could reach a document."""
-    include = {"include": ["trace", "evidence", "tool_calls"]}
+@pytest.fixture(scope="module")
+def theirs(served: Served) -> Seen:
+    """They have asked first: whatever is kept of it is there when we ask."""
+    with client(served, served.theirs) as http:
+        hits = http.post("/v1/search", json={"question": QUESTION, "top_k": 50}).json()["hits"]
+        seen = Seen(doc_ids=sorted({hit["doc_id"] for hit in hits if MARKER in json.dumps(hit)}))
+        replies = list(asked(http, seen, kept=seen))
+    assert len(seen.doc_ids) == 2 and len(seen.answers) > 3 and seen.conversations
+    assert sum(MARKER in reply.text for reply in replies) > 20
+    return seen
+
+
+def asked(http: httpx.Client, of: Seen, kept: Seen | None = None) -> Iterator[httpx.Response]:
+    """Every route, in every way that could reach a document; what is left behind is noted in ``kept``."""
+    include = {"include": ["trace", "evidence", "tool_calls", "state"]}
     predicate = {"field": FIELD, "op": "is_null", "value": False}
+
+    def search(**more: Any) -> httpx.Response:
+        return http.post("/v1/search", json={"question": QUESTION, **more})
+
+    def ask(**more: Any) -> httpx.Response:
+        reply = http.post("/v1/answers", json={"question": QUESTION, **include, **more})
+        if kept is not None and reply.status_code == 200:
+            kept.answers += re.findall(r'"id":"(ans_\w+)"', reply.text)
+        return reply
+
     for legs in (["dense"], ["sparse"], ["dense", "sparse"], ["dense", "sparse", "link"]):
-        yield http.post("/v1/search", json={"question": QUESTION, "legs": legs, "top_k": 50, "context_chars": 2000})
-    yield http.post("/v1/search", json={"question": QUESTION, "doc_id": doc_id})
-    yield http.post("/v1/search", json={"question": QUESTION, "filters": predicate})
-    yield http.post("/v1/search", json={"question": QUESTION, "filters": {"not": predicate}})
-    yield http.post("/v1/search", json={"question": QUESTION, "filters": {"field": "nofield", "op": "=", "value": "x"}})
-    yield http.post("/v1/search", json={"question": QUESTION, "facets": ["title", "bucket", "uri"]})
-    yield http.post("/v1/search", json={"question": chunk_title, "facets": [FIELD]})
+        yield search(legs=legs, top_k=50, context_chars=2000)
+    for doc_id in of.doc_ids:
+        yield search(doc_id=doc_id)
+        yield search(filters={"field": "doc_id", "op": "=", "value": doc_id})
+        yield ask(filters={"field": "doc_id", "op": "in", "value": [doc_id]})
+    for filters in (predicate, {"not": predicate}, {"field": "nofield", "op": "=", "value": "x"}):
+        yield search(filters=filters)
+        yield ask(filters=filters)
+    yield search(filters={"field": "allowed_groups", "op": "=", "value": "x"})
+    yield search(facets=["title", "bucket", "uri"])
+    yield search(question="Secret Pressure Plan", facets=[FIELD])
+    yield search(buckets=["nobucket"])
     for mode in ("pipeline", "agentic", "auto"):
         for stream in (True, False):
-            yield http.post("/v1/answers", json={"question": QUESTION, "mode": mode, "stream": stream, **include})
-    yield http.post("/v1/answers", json={"question": QUESTION, "filters": predicate, **include})
+            yield ask(mode=mode, stream=stream)
+    for answer in of.answers:
+        yield http.get(f"/v1/answers/{answer}")
+        yield ask(question="Secret Pressure Plan", resume=f"plan_{answer.partition('_')[2]}")
     yield http.get("/v1/models")
+    yield http.get("/v1/models/assay")
     yield http.get("/v1/tools")
     for model in ("assay", "assay-pipeline/ours"):
         for stream in (True, False):
             chat = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "stream": stream}
             yield http.post("/v1/chat/completions", json={**chat, "assay": include})
-    made = http.post("/v1/conversations", json={}).json()
-    path = f"/v1/conversations/{made['id']}"
-    yield http.post(f"{path}/messages", json={"question": QUESTION, **include})
-    yield http.post(f"{path}/messages", json={"question": "And the plan?", "stream": True, **include})
-    yield http.get(path)
+    made = http.post("/v1/conversations", json={}).json()["id"]
+    if kept is not None:
+        kept.conversations.append(made)
+    for id_ in (made, *of.conversations):
+        path = f"/v1/conversations/{id_}"
+        yield http.post(f"{path}/messages", json={"question": QUESTION, **include})
+        yield http.post(f"{path}/messages", json={"question": "And the plan?", "stream": True, **include})
+        yield http.get(path)
+        yield http.patch(path, json={"title": "The pump"})
     yield http.get("/v1/conversations")
-    yield http.get("/readyz")
-    yield http.get("/openapi.json")
+    yield http.delete(f"/v1/conversations/{http.post('/v1/conversations', json={}).json()['id']}")
+    for path in ("/readyz", "/healthz", "/openapi.json"):
+        yield http.get(path)
 
 
-def client(url: str, key: str) -> httpx.Client:
-    return httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, trust_env=False, timeout=60)
-
-
-async def test_the_marker_never_appears(url: str, tmp_path: Path) -> None:
-    file = KeyFile(tmp_path / "keys.json")
-    ours = file.create("a", ["ours"], ["search", "ask"], 10_000, 16)[1]
-    theirs = file.create("b", [BUCKET], ["search", "ask"], 10_000, 16)[1]
-    with client(url, theirs) as http:
-        hits = http.post("/v1/search", json={"question": QUESTION, "top_k": 50}).json()["hits"]
-        doc_id = next(hit["doc_id"] for hit in hits if "Secret" in hit["title"])
-        seen = [MARKER in reply.text for reply in asked(http, doc_id, hits[0]["title"])]
-    assert sum(seen) > 15  # it can be found, and whatever is kept of it is there when the other key asks
-    with client(url, ours) as http:
-        for reply in asked(http, doc_id, "Secret Pressure Plan"):
+def test_the_marker_never_appears(served: Served, theirs: Seen) -> None:
+    with client(served, served.ours) as http:
+        for reply in asked(http, theirs):
             told = f"{reply.request.method} {reply.request.url.path} {reply.request.content!r}: {reply.text}"
             assert reply.status_code < 500, told
-            assert MARKER not in reply.text, told
-            assert BUCKET not in reply.text, told
-            if FIELD.encode() not in reply.request.content:  # an error may say what was asked
-                assert FIELD not in reply.text, told
+            for word in served.case.never:
+                if word.encode() not in reply.request.content:  # an error may say what was asked
+                    assert word not in reply.text, told
+            if not any(id_.encode() in reply.request.content for id_ in theirs.doc_ids):
+                assert not any(id_ in reply.text for id_ in theirs.doc_ids), told
 
 
-async def test_nor_by_any_tool(url: str, tmp_path: Path) -> None:
-    file = KeyFile(tmp_path / "keys.json")
-    ours = file.create("a", ["ours"], ["search", "ask"], 10_000, 16)[1]
-    theirs = file.create("b", [BUCKET], ["search", "ask"], 10_000, 16)[1]
-    with client(url, theirs) as http:
-        hits = http.post("/v1/search", json={"question": QUESTION, "top_k": 50}).json()["hits"]
-    ids = {hit["doc_id"] for hit in hits}
+def test_every_route_is_among_them(served: Served, theirs: Seen) -> None:
+    """So that a new one cannot be forgotten."""
+    with client(served, served.ours) as http:
+        done = {(reply.request.method, reply.request.url.path) for reply in asked(http, theirs)}
+        done.add(("POST", "/v1/conversations"))
+        paths = http.get("/openapi.json").json()["paths"]
+    for path, operations in paths.items():
+        shape = re.compile(re.sub(r"\{[^}]*:path\}", ".+", re.sub(r"\{[^}:]*\}", "[^/]+", path)))
+        for method in operations:
+            assert any(m == method.upper() and shape.fullmatch(p) for m, p in done), f"{method} {path}"
+
+
+def test_what_is_theirs_is_as_what_is_not(served: Served, theirs: Seen) -> None:
+    """FAULT 15: by an id of theirs, and by one that was never given, the same is told."""
+    volatile = re.compile(r'"(?:request_id|timings_ms)":(?:"[^"]*"|\{[^}]*\})')
+
+    def told(http: httpx.Client, doc_id: str, answer: str, conversation: str) -> list[tuple[int, str]]:
+        path = f"/v1/conversations/{conversation}"
+        replies = [
+            http.post("/v1/search", json={"question": QUESTION, "doc_id": doc_id}),
+            http.get(f"/v1/answers/{answer}"),
+            http.post("/v1/answers", json={"question": "x", "resume": f"plan_{answer.partition('_')[2]}"}),
+            http.get(path),
+            http.patch(path, json={"title": "x"}),
+            http.post(f"{path}/messages", json={"question": QUESTION}),
+            http.delete(path),
+        ]
+        texts = [volatile.sub("", reply.text) for reply in replies]
+        for id_ in (doc_id, answer, conversation):
+            texts = [text.replace(id_, "ID") for text in texts]
+        return [(reply.status_code, text) for reply, text in zip(replies, texts, strict=True)]
+
+    with client(served, served.ours) as http:
+        hidden = told(http, theirs.doc_ids[0], theirs.answers[0], theirs.conversations[0])
+        missing = told(http, "doc_0", "ans_0", "conv_0")
+    assert hidden == missing
+    assert [status for status, _ in hidden] == [200, 404, 404, 404, 404, 404, 404]
+    with client(served, served.theirs) as http:  # where they are
+        assert http.get(f"/v1/answers/{theirs.answers[0]}").status_code == 200
+        assert http.get(f"/v1/conversations/{theirs.conversations[0]}").status_code == 200
+
+
+def test_the_audit_log_says_who_read_it(served: Served, theirs: Seen) -> None:
+    with client(served, served.ours) as http:
+        for mode in ("pipeline", "agentic"):
+            http.post("/v1/answers", json={"question": QUESTION, "mode": mode})
+        http.post("/v1/search", json={"question": QUESTION})
+    ours, other = served.ours.split("_")[1], served.theirs.split("_")[1]
+    lines = [json.loads(line) for path in served.audit.glob("audit-*.jsonl") for line in path.read_text().splitlines()]
+    read: dict[str, set[str]] = {ours: set(), other: set()}
+    for line in lines:
+        read[line["key"]] |= {*line.get("read", ()), *line.get("cited", ())}
+    assert read[other] >= set(theirs.doc_ids)
+    assert read[ours] and not read[ours] & set(theirs.doc_ids)
+    assert not any(word in json.dumps(line) for line in lines if line["key"] == ours for word in (MARKER,))
+
+
+async def test_nor_by_any_tool(served: Served, theirs: Seen) -> None:
     calls: list[tuple[str, dict[str, Any]]] = [("ask", {"question": QUESTION}), ("list_buckets", {})]
     for name in ("search_text", "search_semantic", "search_hybrid"):
         calls += [(name, {"query": QUESTION, "top_k": 20, "context_chars": 2000}), (name, {"query": "five bar"})]
-        calls += [(name, {"query": QUESTION, "doc_id": id_}) for id_ in ids]
-    for id_ in ids:
+        calls += [(name, {"query": QUESTION, "doc_id": id_}) for id_ in theirs.doc_ids]
+    for id_ in (*theirs.doc_ids, "doc_0"):
         calls += [("document_lookup", {"doc_id": id_}), ("get_document_metadata", {"doc_id": id_})]
 
     async def told(key: str) -> list[str]:
-        async with connected(url, key=key) as mcp:
+        async with connected(served.url, key=key) as mcp:
+            tools = {tool.name for tool in (await mcp.list_tools()).tools}
+            assert tools == {name for name, _ in calls}  # a new tool is to be called too
             return [(await mcp.call_tool(name, arguments)).model_dump_json() for name, arguments in calls]
 
-    assert sum(MARKER in text for text in await told(theirs)) > len(calls) // 2
-    for (name, arguments), text in zip(calls, await told(ours), strict=True):
-        assert MARKER not in text and FIELD not in text and BUCKET not in text, (name, arguments, text)
+    assert sum(MARKER in text for text in await told(served.theirs)) > len(calls) // 2
+    replies = await told(served.ours)
+    for (name, arguments), text in zip(calls, replies, strict=True):
+        assert not any(word in text for word in served.case.never), (name, arguments, text)
+    plain = [re.sub(r"req_\w+|doc_\w+", "ID", text) for text in replies[-6:]]
+    assert plain[0] == plain[2] == plain[4] and plain[1] == plain[3] == plain[5]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
+from assay import groups
 from assay.errors import ParseFault
 from assay.index.parse.decode import decode
 from assay.index.parse.legible import check_legible
@@ -190,7 +191,7 @@ _PARSERS: dict[Format, Callable[[_File], Parsed]] = {
 def _sound(parsed: Parsed) -> Parsed:
     """Names cut to ``NAME_CHARS``, and no lone surrogates, which nothing could store."""
     blocks = tuple(replace(b, name=_name(b.name)) if b.name else b for b in parsed.blocks)
-    properties = list(parsed.metadata.items())[:_MOST_PROPERTIES]
+    properties = list(groups.first(parsed.metadata).items())[:_MOST_PROPERTIES]
     metadata = {_name(key): _property(value) for key, value in properties if _name(key)}
     text = _SURROGATE.sub("\ufffd", parsed.text)
     return replace(parsed, text=text, title=_name(parsed.title), blocks=blocks, metadata=metadata)

@@ -7,6 +7,7 @@ import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from assay import groups
 from assay.errors import ParseFault
 from assay.index.parse.parsed import Block, Kind, Parsed, Raw
 
@@ -16,6 +17,8 @@ _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*\r?$\n?", re.DOTA
 _FRONT_KEY = re.compile(r"""["']?[\w.-]+["']?[ \t]*:(?:\s|\Z)""")
 _FRONT_LINE = re.compile(r"""["']?[\w.-]+["']?[ \t]*:(?:\s|\Z)|[-#\]}\s]|\Z""")
 _FRONT_TITLE = re.compile(r"^title:(.*)$((?:\n(?:[ \t].*)?$)*)", re.MULTILINE)
+# What says who may see the document, at its beginning: also where that is no front matter after all.
+_GROUPS = re.compile(rf"\A---[ \t]*\r?\n(?:[^\n]*\n){{0,60}}?[\"']?{groups.FIELD}[\"']?[ \t]*:")
 _SCALAR = re.compile(r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)')(?:\s+#.*)?""")
 _FOLDED = re.compile(r"[|>][-+0-9]{0,2}(?:\s+#.*)?")
 # In MDX alone, where lines at the start of a block are code: elsewhere people write about imports and exports.
@@ -64,7 +67,7 @@ def parse(text: str, stem: str, *, mdx: bool = False) -> Parsed:
     if not blocks:
         raise ParseFault("the file holds no text", "empty")
     title = _front_title(front) or _first_heading(blocks) or stem
-    metadata, notes = _front_fields(front.group(1)) if front else ({}, ())
+    metadata, notes = _front_fields(front.group(1)) if front else (_closed(text), ())
     return Parsed(text, title, "md", tuple(blocks), (), metadata, notes)
 
 
@@ -135,14 +138,19 @@ def _front_fields(front: str) -> tuple[dict[str, Raw], tuple[str, ...]]:
         loaded = yaml.load(front, Loader=yaml.BaseLoader)  # noqa: S506
     except (yaml.YAMLError, ValueError, RecursionError) as e:
         mark = getattr(e, "problem_mark", None)
-        return {}, (
+        return _closed(f"---\n{front}"), (
             f"the front matter is not YAML{f' (line {mark.line + 2})' if mark else ''}; its fields are not used",
         )
     found: dict[str, Any] = {}
     for key, value in loaded.items() if isinstance(loaded, dict) else ():
-        inner = {f"{key}.{name}": v for name, v in value.items()} if isinstance(value, dict) else {str(key): value}
-        found.update(inner)
-    return {key: raw for key, value in found.items() if (raw := _raw(value)) is not None}, ()
+        nested = isinstance(value, dict) and key != groups.FIELD
+        found.update({f"{key}.{name}": v for name, v in value.items()} if nested else {str(key): value})
+    return {key: raw for key, value in found.items() if (raw := groups.kept(key, _raw(value))) is not None}, ()
+
+
+def _closed(text: str) -> dict[str, Raw]:
+    """Of what cannot be read as front matter, and says who may see the document all the same: nobody."""
+    return {groups.FIELD: []} if _GROUPS.match(text) else {}
 
 
 def _raw(value: Any) -> Raw | None:

@@ -1,0 +1,200 @@
+"""What holds on every route: tried on all of the OpenAPI document, and on ``/mcp``, so that a new one cannot be forgotten."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from assay import events as ev
+from assay.config import AuditConfig, ConversationsConfig, IngressConfig
+from assay.keys import SCOPES, KeyFile
+from deployments.api import make_api
+from deployments.gate import NEEDS, OPEN
+from tests.wiring.scripted_driver import ScriptedDriver, whole
+from tests.wiring.test_api import in_process, until
+from tests.wiring.test_keys import key
+
+pytestmark = pytest.mark.anyio
+
+MOST = 10_000
+MCP = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+@dataclass(frozen=True)
+class Route:
+    method: str
+    template: str
+    body: Any = None
+    statuses: frozenset[int] = frozenset()
+
+    @property
+    def path(self) -> str:
+        return re.sub(r"\{[^}]*\}", "x", self.template)
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.template}"
+
+
+def config_of(folder: Path | None = None, **more: Any) -> IngressConfig:
+    keys: dict[str, Any] = {} if folder is None else {"keys": str(folder / "keys.json")}
+    memory, silent = ConversationsConfig(store="memory"), AuditConfig(folder=None)
+    return IngressConfig(conversations=memory, audit=silent, max_body_bytes=MOST, **{**keys, **more})
+
+
+def documented() -> list[Route]:
+    """With the first example of a body as FastAPI documents it."""
+    found = []
+    for path, item in make_api(ScriptedDriver(), config_of()).openapi()["paths"].items():
+        for method, operation in item.items():
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            example = next(iter(content.get("examples", {}).values()), {"value": None})["value"]
+            statuses = frozenset(int(status) for status in operation["responses"])
+            found.append(Route(method.upper(), path, example, statuses))
+    return found
+
+
+ALL = documented()
+GUARDED = [*(route for route in ALL if route.path not in OPEN), Route("POST", "/mcp", MCP)]
+WITH_JSON = [route for route in GUARDED if route.body is not None]
+each = pytest.mark.parametrize("route", GUARDED, ids=str)
+each_body = pytest.mark.parametrize("route", WITH_JSON, ids=str)
+HEADERS = {"accept": "application/json, text/event-stream"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "keys.json")
+
+
+@pytest.fixture
+def driver() -> ScriptedDriver:
+    return ScriptedDriver()
+
+
+@pytest.fixture
+async def http(driver: ScriptedDriver, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with in_process(make_api(driver, config_of(tmp_path))) as found:
+        yield found
+
+
+async def send(http: httpx.AsyncClient, route: Route, headers: dict[str, str], **more: Any) -> httpx.Response:
+    given = more or ({"json": route.body} if route.body is not None else {})
+    return await http.request(route.method, route.path, headers={**HEADERS, **headers}, **given)
+
+
+def code_of(reply: httpx.Response) -> str:
+    return str(reply.json()["error"]["code"])
+
+
+async def endless(taken: list[int]) -> AsyncGenerator[bytes]:
+    while True:
+        taken[0] += 1
+        yield b"a" * 1000
+
+
+# ---- before the body is read ----------------------------------------------------------------------------------------
+
+
+@each
+async def test_nobody_without_a_key_and_none_of_the_body_is_read(
+    http: httpx.AsyncClient, file: KeyFile, route: Route
+) -> None:
+    mine = key(file)["authorization"]
+    revoked, text = file.create("a", None, ["admin"], 600, 16)
+    file.revoke(revoked.id)
+    for sent in ({}, {"authorization": mine[:-1]}, {"authorization": mine + "x"}, {"authorization": f"Bearer {text}"}):
+        taken = [0]
+        reply = await send(http, route, sent, content=endless(taken))
+        assert (reply.status_code, code_of(reply)) == (401, "unauthorized")
+        assert reply.headers["www-authenticate"] == "Bearer" and taken[0] <= 1
+
+
+@each
+async def test_a_scope_that_is_missing(http: httpx.AsyncClient, file: KeyFile, route: Route) -> None:
+    """Each route has a line in ``NEEDS``, which is what it is documented to need: without one only an admin would get in."""
+    need = next((need for path, need in NEEDS if route.path.startswith(path)), "missing")
+    assert need != "missing"
+    for scope in SCOPES:
+        taken = [0]
+        if need is not None and scope not in (need, "admin"):
+            reply = await send(http, route, key(file, scopes=[scope]), content=endless(taken))
+            assert (reply.status_code, code_of(reply), taken[0] <= 1) == (403, "forbidden", True)
+        else:
+            assert (await send(http, route, key(file, scopes=[scope]))).status_code not in (401, 403)
+
+
+@each
+async def test_over_the_rate_and_over_the_concurrency(
+    http: httpx.AsyncClient, file: KeyFile, driver: ScriptedDriver, route: Route
+) -> None:
+    slow = key(file, rate=1, scopes=["admin"])
+    assert (await send(http, route, slow)).status_code != 429
+    taken = [0]
+    over = await send(http, route, slow, content=endless(taken))
+    assert (over.status_code, code_of(over), taken[0] <= 1) == (429, "rate_limited", True)
+    assert 0 < int(over.headers["retry-after"]) <= 60
+
+    one = key(file, concurrency=1, scopes=["admin"])
+    driver.script = [ev.StatusEvent(state="planning"), 0.2, *whole()]
+    first = asyncio.create_task(http.post("/v1/answers", json={"question": "When?"}, headers=one))
+    await until(lambda: driver.running == 1)
+    over = await send(http, route, one)
+    assert (over.status_code, code_of(over)) == (429, "rate_limited") and int(over.headers["retry-after"]) > 0
+    await first
+
+
+# ---- bodies ---------------------------------------------------------------------------------------------------------
+
+
+@each_body
+async def test_a_body_is_bounded_as_declared_and_as_it_arrives(http: httpx.AsyncClient, route: Route) -> None:
+    json_ = {"content-type": "application/json"}
+    taken = [0]
+    declared = {**json_, "content-length": str(MOST + 1)}
+    reply = await send(http, route, declared, content=endless(taken))
+    assert (reply.status_code, taken[0] <= 1) == (413, True)
+    taken = [0]
+    reply = await send(http, route, json_, content=endless(taken))
+    assert reply.status_code == 413 and taken[0] <= MOST // 1000 + 2
+
+
+@each_body
+@pytest.mark.parametrize(
+    ("body", "statuses"),
+    [
+        (b"[" * 3_000, {400}),
+        (b'{"a":' * 1_500 + b"1" + b"}" * 1_500, {400, 422}),
+        (b'{"question": NaN}', {400, 422}),
+        (b'{"question": 1e400}', {400, 422}),
+        (b'{"question": "\\ud800"}', {400, 422}),
+        (b"\xff\xfe", {400}),
+        (b"", {400}),
+        (b"null", {400, 422}),
+    ],
+    ids=["deep", "deep objects", "NaN", "infinite", "surrogate", "no UTF-8", "empty", "null"],
+)
+async def test_bodies_that_are_none(http: httpx.AsyncClient, route: Route, body: bytes, statuses: set[int]) -> None:
+    reply = await send(http, route, {"content-type": "application/json"}, content=body)
+    assert reply.status_code in statuses and reply.status_code < 500
+
+
+@each_body
+async def test_only_json_is_read_where_json_is_wanted(http: httpx.AsyncClient, route: Route) -> None:
+    for sent in ({"content-type": "text/plain"}, {"content-type": "application/json", "content-encoding": "gzip"}):
+        reply = await send(http, route, sent, content=json.dumps(route.body).encode())
+        assert reply.status_code in (400, 415)
+
+
+# ---- what is documented ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", [r for r in ALL if r.path not in OPEN], ids=str)
+def test_refusals_are_documented(route: Route) -> None:
+    assert {401, 403, 429} <= route.statuses
+    assert route.body is None or {400, 408, 413, 415} <= route.statuses

@@ -24,6 +24,7 @@ from assay.index.ingest import Ingestion, find_sources
 from assay.index.metadata import Given
 from assay.keys import KeyFile
 from deployments.api import make_api
+from deployments.resumable import STREAM_HEADER
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, retriever, write
 from tests.wiring.local_driver import LocalDriver
@@ -79,6 +80,7 @@ class Seen:
     doc_ids: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     conversations: list[str] = field(default_factory=list)
+    streams: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,13 @@ def asked(http: httpx.Client, of: Seen, kept: Seen | None = None) -> Iterator[ht
     for mode in ("pipeline", "agentic", "auto"):
         for stream in (True, False):
             yield ask(mode=mode, stream=stream)
+    left = ask(stream=True, resumable=True)
+    yield left
+    if kept is not None:
+        kept.streams.append(left.headers[STREAM_HEADER])
+    for stream_id in (left.headers.get(STREAM_HEADER, "none"), *of.streams):
+        yield http.get(f"/v1/streams/{stream_id}")
+        yield http.get(f"/v1/streams/{stream_id}", headers={"last-event-id": "2"})
     for answer in of.answers:
         yield http.get(f"/v1/answers/{answer}")
         yield ask(question="Secret Pressure Plan", resume=f"plan_{answer.partition('_')[2]}")
@@ -180,6 +189,8 @@ def asked(http: httpx.Client, of: Seen, kept: Seen | None = None) -> Iterator[ht
         yield http.get(path)
         yield http.patch(path, json={"title": "The pump"})
     yield http.get("/v1/conversations")
+    again = ask(stream=True, resumable=True)
+    yield http.delete(f"/v1/streams/{again.headers[STREAM_HEADER]}")
     yield http.delete(f"/v1/conversations/{http.post('/v1/conversations', json={}).json()['id']}")
     for path in ("/readyz", "/healthz", "/openapi.json"):
         yield http.get(path)
@@ -213,7 +224,7 @@ def test_what_is_theirs_is_as_what_is_not(served: Served, theirs: Seen) -> None:
     """FAULT 15: by an id of theirs, and by one that was never given, the same is told."""
     volatile = re.compile(r'"(?:request_id|timings_ms)":(?:"[^"]*"|\{[^}]*\})')
 
-    def told(http: httpx.Client, doc_id: str, answer: str, conversation: str) -> list[tuple[int, str]]:
+    def told(http: httpx.Client, doc_id: str, answer: str, conversation: str, stream: str) -> list[tuple[int, str]]:
         path = f"/v1/conversations/{conversation}"
         replies = [
             http.post("/v1/search", json={"question": QUESTION, "doc_id": doc_id}),
@@ -223,20 +234,23 @@ def test_what_is_theirs_is_as_what_is_not(served: Served, theirs: Seen) -> None:
             http.patch(path, json={"title": "x"}),
             http.post(f"{path}/messages", json={"question": QUESTION}),
             http.delete(path),
+            http.get(f"/v1/streams/{stream}"),
+            http.delete(f"/v1/streams/{stream}"),
         ]
         texts = [volatile.sub("", reply.text) for reply in replies]
-        for id_ in (doc_id, answer, conversation):
+        for id_ in (doc_id, answer, conversation, stream):
             texts = [text.replace(id_, "ID") for text in texts]
         return [(reply.status_code, text) for reply, text in zip(replies, texts, strict=True)]
 
     with client(served, served.ours) as http:
-        hidden = told(http, theirs.doc_ids[0], theirs.answers[0], theirs.conversations[0])
-        missing = told(http, "doc_0", "ans_0", "conv_0")
+        hidden = told(http, theirs.doc_ids[0], theirs.answers[0], theirs.conversations[0], theirs.streams[0])
+        missing = told(http, "doc_0", "ans_0", "conv_0", "stm_0")
     assert hidden == missing
-    assert [status for status, _ in hidden] == [200, 404, 404, 404, 404, 404, 404]
+    assert [status for status, _ in hidden] == [200, *[404] * 8]
     with client(served, served.theirs) as http:  # where they are
         assert http.get(f"/v1/answers/{theirs.answers[0]}").status_code == 200
         assert http.get(f"/v1/conversations/{theirs.conversations[0]}").status_code == 200
+        assert MARKER in http.get(f"/v1/streams/{theirs.streams[0]}").text
 
 
 def test_the_audit_log_says_who_read_it(served: Served, theirs: Seen) -> None:

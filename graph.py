@@ -17,6 +17,7 @@ from deployments.driver import Driver
 from deployments.engine import build_engine, model_of
 from deployments.expander import Expander
 from deployments.generator import Generator
+from deployments.ingester import Ingester
 from deployments.ingress import Ingress
 from deployments.reranker import Reranker
 from deployments.retriever import Retriever
@@ -48,8 +49,11 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     generator = Generator.bind(args.generator, engines[writing], models[writing], prompts, kind, retriever)
     Registry.of(args.tools)  # a fault in a tool is said here
     agent = (engines[args.agent], models[args.agent]) if args.agent else None
+    reads = args.extraction.engine
+    reader = (engines[reads], models[reads]) if reads else (None, "")
+    ingester = Ingester.bind(args.ingress.documents, args.index, embedder, retriever, args.extraction, *reader, prompts)
     driver = Driver.bind(
-        args, expander, retriever, reranker, generator, *(agent or (None, "")), prompts, models[writing]
+        args, expander, retriever, reranker, generator, *(agent or (None, "")), prompts, models[writing], ingester
     )
     streams = Streams.bind(args.ingress.streams) if args.ingress.streams.shared else None
     return Ingress.bind(args.ingress, driver, streams)

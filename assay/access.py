@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from assay.audit import Trail
+from assay.documents.shapes import BucketList, DocumentList, DocumentView
+from assay.documents.types import DocumentsQuery, ReadQuery
 from assay.errors import AssayError, UnknownBucket, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.groups import Groups, met
@@ -137,13 +139,33 @@ class BoundDriver:
         if self._grant.buckets is None:
             return await self._driver.describe(scope, request_id)
         for at, name in enumerate(scope.buckets):
-            self._check(name, at)
+            self._check(name, f"buckets[{at}]")
         try:
             found = await self._driver.describe(replace(scope, buckets=()), request_id)
         except AssayError as fault:
             raise self._told(fault) from fault.__cause__
         wanted = scope.buckets or self._grant.buckets
         return tuple(bucket for bucket in found if bucket.name in wanted and bucket.name in self._grant.buckets)
+
+    def may_fill(self, bucket: str) -> None:
+        """Raises ``UnknownBucket``, in the words for one that does not exist."""
+        self._trail.note(buckets=[bucket])
+        self._check(bucket, "bucket")
+
+    async def buckets(self, scope: Where, request_id: str) -> BucketList:
+        return await self._driver.buckets(self._where(scope), request_id)
+
+    async def documents(self, query: DocumentsQuery, request_id: str) -> DocumentList:
+        self._trail.note(buckets=[query.bucket] if query.bucket else None)
+        return await self._driver.documents(replace(query, scope=self._where(query.scope)), request_id)
+
+    async def read_document(self, query: ReadQuery, request_id: str) -> DocumentView:
+        found = await self._driver.read_document(replace(query, scope=self._where(query.scope)), request_id)
+        self._trail.read([found.document.doc_id])
+        return found
+
+    async def delete_document(self, query: ReadQuery, request_id: str) -> None:
+        await self._driver.delete_document(replace(query, scope=self._where(query.scope)), request_id)
 
     async def recall(self, answer_id: str, owner: str = "") -> AnswerRecord:
         """Of the grant's own owner, whoever is named."""
@@ -193,18 +215,24 @@ class BoundDriver:
         names = tuple(bucket.name for bucket in visible)
         for at, name in enumerate(request.buckets):
             if name not in names:
-                raise self._unknown(name, at, names)
+                raise self._unknown(name, f"buckets[{at}]", names)
         if not names:
             raise UnknownBucket("There is no bucket that this key may see.", "buckets")
         return request if request.buckets else request.model_copy(update={"buckets": list(names)})
 
-    def _check(self, name: str, at: int) -> None:
+    def _where(self, scope: Where) -> Where:
+        """For what takes names of buckets that do not exist as well."""
+        for at, name in enumerate(scope.buckets):
+            self._check(name, f"buckets[{at}]")
+        return replace(scope, buckets=scope.buckets or self._grant.buckets or (), groups=self._grant.groups)
+
+    def _check(self, name: str, field: str) -> None:
         if self._grant.buckets is not None and name not in self._grant.buckets:
-            raise self._unknown(name, at, self._grant.buckets)
+            raise self._unknown(name, field, self._grant.buckets)
 
     @staticmethod
-    def _unknown(name: str, at: int, visible: tuple[str, ...]) -> UnknownBucket:
-        return UnknownBucket(f"There is no bucket '{name[:80]}'.", f"buckets[{at}]", visible)
+    def _unknown(name: str, field: str, visible: tuple[str, ...]) -> UnknownBucket:
+        return UnknownBucket(f"There is no bucket '{name[:80]}'.", field, visible)
 
     def _seen(self, code: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
         if self._grant.buckets is None or code != UnknownBucket.code:

@@ -408,6 +408,23 @@ class ConversationsConfig(_Config):
     )
 
 
+class DocumentsConfig(_Config):
+    """Uploads over HTTP. Each limit is of one ingress replica, but for what is waiting."""
+
+    path: str = Field(
+        default=".assay/uploads",
+        description="Folder of jobs and their files; all ingress replicas and the ingester see it.",
+    )
+    max_file_bytes: int = Field(default=100_000_000, ge=1, le=10_000_000_000)
+    max_body_bytes: int = Field(default=500_000_000, ge=1, le=100_000_000_000)
+    max_files: int = Field(default=1_000, ge=1, le=100_000, description="Of one upload.")
+    upload_s: float = Field(default=600, gt=0, le=86_400, description="A body must have arrived within this.")
+    max_uploads: int = Field(default=4, ge=1, le=1_000, description="Arriving at once.")
+    max_streams: int = Field(default=200, ge=1, le=100_000, description="Of the events of jobs, open at once.")
+    max_waiting: int = Field(default=100, ge=1, le=100_000, description="Jobs that have not ended.")
+    keep_days: float = Field(default=7, gt=0, le=3650, description="What is known of a job that has ended.")
+
+
 class ExtractionConfig(_Config):
     """Metadata that a model reads out of documents as they are ingested: docs/buckets.md."""
 
@@ -466,6 +483,7 @@ class IngressConfig(_Config):
     heartbeat_s: float = Field(default=10, gt=0, le=300)
     conversations: ConversationsConfig = ConversationsConfig()
     streams: StreamsConfig = StreamsConfig()
+    documents: DocumentsConfig = DocumentsConfig()
     keys: str = Field(default=".assay/keys.json", description="File of the API keys: `python -m assay keys`.")
     audit: AuditConfig = AuditConfig()
     keys_required: bool = Field(

@@ -103,6 +103,13 @@ class IndexFault(AssayError):
     status = 503
 
 
+class IndexBusy(IndexFault):
+    """Another process is writing to the index, or another job."""
+
+    code = "index_busy"
+    retryable = True
+
+
 Reason = Literal[
     "encrypted",  # no password given, or none that opens it
     "no_text_layer",  # pictures of pages

@@ -42,6 +42,12 @@ def groups_of(raw: Mapping[str, "Raw"]) -> tuple[list[str] | None, tuple[str, ..
     return groups, tuple(problems)
 
 
+def may_see(held: Groups, metadata: Mapping[str, "Raw"]) -> bool:
+    """Whether a document with such metadata is there for whoever holds some groups."""
+    named = groups_of(metadata)[0]
+    return held is None or named is None or not set(held).isdisjoint(named)
+
+
 def kept(key: str, raw: "Raw | None") -> "Raw | None":
     """Empty values are left out of metadata, but for this one: it then lets nobody in."""
     return [] if raw is None and key == FIELD else raw

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from assay import schemas as s
 from assay import types as t
+from assay.documents import shapes as d
+from assay.documents import types as q
 from assay.events import Event
 
 if TYPE_CHECKING:
@@ -52,6 +54,16 @@ class Retriever(Protocol):
     async def document_lookup(self, query: t.DocumentQuery) -> t.DocumentText: ...
 
     async def get_document_metadata(self, query: t.DocumentQuery) -> t.DocumentInfo: ...
+
+
+class Library(Protocol):
+    """What the index holds, for people. Each call says within which scope."""
+
+    async def buckets(self, scope: t.Scope) -> d.BucketList: ...
+
+    async def documents(self, query: q.DocumentsQuery) -> d.DocumentList: ...
+
+    async def read(self, query: q.ReadQuery) -> d.DocumentView: ...
 
 
 class Reranker(Protocol):
@@ -99,6 +111,18 @@ class Driver(Protocol):
 
     async def use_tool(self, name: str, arguments: Mapping[str, Any], scope: t.Scope, request_id: str) -> "ToolOutput":
         """Within the scope. Raises what ``assay.tools.Registry.call`` raises."""
+        ...
+
+    async def buckets(self, scope: t.Scope, request_id: str) -> d.BucketList: ...
+
+    async def documents(self, query: q.DocumentsQuery, request_id: str) -> d.DocumentList: ...
+
+    async def read_document(self, query: q.ReadQuery, request_id: str) -> d.DocumentView:
+        """Raises ``NotFound``."""
+        ...
+
+    async def delete_document(self, query: q.ReadQuery, request_id: str) -> None:
+        """Returns when searches do not find it any more. Raises ``NotFound``, ``IndexBusy``, ``StageTimeout``."""
         ...
 
     async def readiness(self) -> s.Readiness: ...

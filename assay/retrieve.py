@@ -22,6 +22,7 @@ from assay.index.cuda import Card
 from assay.index.dense import Mask
 from assay.index.embed import Encoder
 from assay.index.files import Layout
+from assay.index.library import Library
 from assay.index.mirror import current
 from assay.index.reader import Reader
 from assay.index.snapshot import current_name, read_current
@@ -131,6 +132,10 @@ class LocalRetriever:
         moved = name != self._seen
         return self._load(name) and (moved or self.reasons != before)
 
+    @property
+    def library(self) -> Library:
+        return Library(self._held)
+
     async def embed(self, texts: Sequence[str]) -> Scores:
         return await self._embedder.embed(texts)
 
@@ -184,6 +189,10 @@ class LocalRetriever:
             self._fault = fault if isinstance(fault, IndexFault) else IndexFault(f"the index cannot be opened: {why}")
             return False
         return True
+
+    def _held(self) -> Reader | None:
+        """None where nothing was ever published, which is no fault."""
+        return None if self._seen is None and self._reader is None else self._open()
 
     def _open(self) -> Reader:
         if self._reader is None:

@@ -31,6 +31,7 @@ from deployments import openapi
 from deployments.body import json_route
 from deployments.chat import add_chat
 from deployments.conversations import add_conversations, open_store
+from deployments.documents import add_documents
 from deployments.events import told
 from deployments.gate import Gate, bound
 from deployments.mcp_door import add_tools
@@ -83,6 +84,7 @@ def make_api(driver: Driver, config: IngressConfig, shared: Streams | None = Non
     add_streams(app, runs)
     add_chat(app, driver, config, questions)
     add_tools(app, driver, config, questions)
+    add_documents(app, driver, config)
     add_conversations(app, driver, runs, questions, store)
     _add_search(app, driver, config)
     _add_health(app, driver, audit)

@@ -19,10 +19,11 @@ import ray
 import ray.data
 from ray.exceptions import RayError
 
+from assay.documents.names import doc_id_of
 from assay.errors import SetupError
 from assay.index.embed import SentenceEmbedder
 from assay.index.files import Layout
-from assay.index.ingest import Ingestion, Read, Reads, Row, Source, doc_id_of
+from assay.index.ingest import Ingestion, Read, Reads, Row, Source
 from assay.index.parse.parser import Limits, Parser
 from assay.models import resolve_model
 

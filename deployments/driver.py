@@ -1,9 +1,9 @@
 """The Driver deployment: runs the loop over the other stages' handles, and tells operators what happened."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
@@ -13,7 +13,9 @@ from assay.answers import store_of
 from assay.bound import BoundRetriever
 from assay.config import AppConfig
 from assay.converse import Agent
-from assay.errors import AssayError, NotFound, StageTimeout, of_code
+from assay.documents.shapes import BucketList, DocumentList, DocumentView
+from assay.documents.types import DocumentsQuery, ReadQuery
+from assay.errors import AssayError, NotFound, StageTimeout, StageUnavailable, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.hits import Search
 from assay.run import Stages
@@ -26,6 +28,7 @@ from deployments.remote import (
     Hops,
     RemoteExpander,
     RemoteGenerator,
+    RemoteIngester,
     RemoteLLM,
     RemoteReranker,
     RemoteRetriever,
@@ -34,6 +37,8 @@ from deployments.remote import (
     reply,
 )
 from deployments.telemetry import Telemetry, adopt_logs
+
+T = TypeVar("T")
 
 # A stage that cannot say so within this is not ready.
 READY_S = 3.0
@@ -52,8 +57,10 @@ class Driver:
         model: str = "",
         prompts: Prompts = Prompts(),
         writer: str = "",
+        ingester: DeploymentHandle | None = None,
     ) -> None:
-        """``agent``: an engine that can call tools, and ``model`` its folder or id; ``writer``: that of the generator."""
+        """``agent``: an engine that can call tools, and ``model`` its folder or id; ``writer``: that of the generator.
+        ``ingester``: without it nothing can be uploaded or deleted."""
         adopt_logs()
         self._config = config
         self._tools = Registry.of(config.tools)
@@ -70,6 +77,7 @@ class Driver:
         self._retriever = retriever
         self._search = Search(retriever, config.retriever, reranker, config.reranker.timeout_s)
         self._ready = {"expander": expander, "retriever": retriever, "reranker": reranker, "generator": generator}
+        self._ingester = None if ingester is None else RemoteIngester("ingester", ingester)
         self._telemetry = Telemetry(config.telemetry)
 
     async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]:
@@ -102,16 +110,35 @@ class Driver:
         return await reply(self._search(request, request_id), "search")
 
     async def describe(self, scope: Scope, request_id: str) -> Reply[tuple[BucketInfo, ...]]:
-        return await reply(self._describe(scope))
+        return await reply(self._in_time(self._retriever.describe(scope)))
 
-    async def _describe(self, scope: Scope) -> tuple[BucketInfo, ...]:
+    async def _in_time(self, work: Awaitable[T]) -> T:
+        """What is asked of the retriever."""
         timeout_s = self._config.retriever.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                found: tuple[BucketInfo, ...] = await self._retriever.describe(scope)
+                return await work
         except TimeoutError:
             raise StageTimeout(f"retriever: timeout after {timeout_s:.1f} s") from None
-        return found
+
+    async def buckets(self, scope: Scope, request_id: str) -> Reply[BucketList]:
+        return await reply(self._in_time(self._retriever.buckets(scope)))
+
+    async def documents(self, query: DocumentsQuery, request_id: str) -> Reply[DocumentList]:
+        return await reply(self._in_time(self._retriever.documents(query)))
+
+    async def read_document(self, query: ReadQuery, request_id: str) -> Reply[DocumentView]:
+        return await reply(self._in_time(self._retriever.read(query)))
+
+    async def delete_document(self, query: ReadQuery, request_id: str) -> Reply[None]:
+        return await reply(self._delete(query), "delete")
+
+    async def _delete(self, query: ReadQuery) -> None:
+        """A document that the scope does not have is not deleted."""
+        if self._ingester is None:
+            raise StageUnavailable("This graph has no ingester.")
+        held = await self._in_time(self._retriever.read(query))
+        await self._ingester.delete(held.document.bucket, query.doc_id)
 
     async def recall(self, answer_id: str, owner: str = "") -> Reply[AnswerRecord]:
         return await reply(self._recall(answer_id, owner))

@@ -26,8 +26,13 @@ from deployments.problems import body_of, response_of
 
 GROUPS_HEADER = "x-assay-groups"
 OPEN = ("/healthz", "/readyz", "/openapi.json")
-# What a route needs, by how its path begins; None: any key. What is not here needs admin.
+# What a route needs, by how its path begins, and where it says one by its method; None: any key. The first that fits counts;
+# what is not here needs admin.
 NEEDS: tuple[tuple[str, Scope | None], ...] = (
+    ("/v1/documents/jobs", "ingest"),
+    ("GET /v1/documents", "search"),
+    ("/v1/documents", "ingest"),
+    ("/v1/buckets", None),
     ("/v1/answers", "ask"),
     ("/v1/chat/", "ask"),
     ("/v1/conversations", "ask"),
@@ -137,7 +142,8 @@ class Gate:
 
 
 def _check_scope(scope: Connection, grant: Grant) -> None:
-    need: Scope | None = next((need for path, need in NEEDS if _path(scope).startswith(path)), "admin")
+    ways = (_path(scope), f"{scope['method']} {_path(scope)}")
+    need: Scope | None = next((need for way, need in NEEDS if any(w.startswith(way) for w in ways)), "admin")
     if need is not None and not grant.may(need):
         raise Forbidden(f"This key may not do this: it lacks the scope '{need}'.", allowed=tuple(sorted(grant.scopes)))
 

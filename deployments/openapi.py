@@ -22,6 +22,11 @@ ROUTES = (
     "GET /v1/models",
     "GET /v1/tools",
     "POST /mcp",
+    "GET, POST /v1/documents",
+    "GET, DELETE /v1/documents/{doc_id}",
+    "GET /v1/documents/jobs/{id}",
+    "GET /v1/documents/jobs/{id}/events",
+    "GET /v1/buckets",
     "GET, POST /v1/conversations",
     "GET, PATCH, DELETE /v1/conversations/{id}",
     "POST /v1/conversations/{id}/messages",
@@ -157,6 +162,10 @@ ERRORS: dict[int, tuple[str, dict[str, Any]]] = {
     429: (
         "More than the key may",
         _error("rate_limited", "This key may send 600 requests a minute; try again in 1 s."),
+    ),
+    507: (
+        "No room for the upload",
+        _error("no_room", "There is no room for this upload on the server."),
     ),
     500: (
         "A fault of the server",

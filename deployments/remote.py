@@ -24,6 +24,8 @@ from ray.serve.handle import DeploymentHandle
 
 from assay import schemas as s
 from assay import types as t
+from assay.documents import shapes as d
+from assay.documents import types as q
 from assay.errors import AssayError, Overloaded, StageFault, StageUnavailable
 from assay.events import Event
 from assay.streams import Part
@@ -162,7 +164,7 @@ class RemoteExpander(_Remote):
 
 
 class RemoteRetriever(_Remote):
-    """``ports.Retriever`` and ``ports.Embedder``."""
+    """``ports.Retriever``, ``ports.Library`` and ``ports.Embedder``."""
 
     async def search(self, query: t.SearchQuery) -> t.SearchResult:
         return await self._call("search", query)  # type: ignore[no-any-return]
@@ -175,6 +177,15 @@ class RemoteRetriever(_Remote):
 
     async def get_document_metadata(self, query: t.DocumentQuery) -> t.DocumentInfo:
         return await self._call("get_document_metadata", query)  # type: ignore[no-any-return]
+
+    async def buckets(self, scope: t.Scope) -> d.BucketList:
+        return await self._call("buckets", scope)  # type: ignore[no-any-return]
+
+    async def documents(self, query: q.DocumentsQuery) -> d.DocumentList:
+        return await self._call("documents", query)  # type: ignore[no-any-return]
+
+    async def read(self, query: q.ReadQuery) -> d.DocumentView:
+        return await self._call("read", query)  # type: ignore[no-any-return]
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return await self._call("embed", tuple(texts))  # type: ignore[no-any-return]
@@ -218,6 +229,11 @@ class RemoteStreams(_Remote):
         await self._call("drop_group", owner, group)
 
 
+class RemoteIngester(_Remote):
+    async def delete(self, bucket: str, doc_id: str) -> None:
+        await self._call("delete", bucket, doc_id, again=False)
+
+
 class RemoteDriver(_Remote):
     """``ports.Driver``. A question is not idempotent in cost: it is never sent twice."""
 
@@ -241,6 +257,18 @@ class RemoteDriver(_Remote):
 
     async def use_tool(self, name: str, arguments: Mapping[str, Any], scope: t.Scope, request_id: str) -> ToolOutput:
         return await self._call("use_tool", name, dict(arguments), scope, request_id)  # type: ignore[no-any-return]
+
+    async def buckets(self, scope: t.Scope, request_id: str) -> d.BucketList:
+        return await self._call("buckets", scope, request_id)  # type: ignore[no-any-return]
+
+    async def documents(self, query: q.DocumentsQuery, request_id: str) -> d.DocumentList:
+        return await self._call("documents", query, request_id)  # type: ignore[no-any-return]
+
+    async def read_document(self, query: q.ReadQuery, request_id: str) -> d.DocumentView:
+        return await self._call("read_document", query, request_id)  # type: ignore[no-any-return]
+
+    async def delete_document(self, query: q.ReadQuery, request_id: str) -> None:
+        await self._call("delete_document", query, request_id, again=False)
 
     async def readiness(self) -> s.Readiness:
         return await self._call("readiness")  # type: ignore[no-any-return]

@@ -10,6 +10,8 @@ from ray import serve
 
 from assay.config import IndexConfig, RetrieverConfig
 from assay.custom import Parts, implementation
+from assay.documents.shapes import BucketList, DocumentList, DocumentView
+from assay.documents.types import DocumentsQuery, ReadQuery
 from assay.errors import AssayError
 from assay.index.embed import SentenceEmbedder
 from assay.ports import Retriever as Port
@@ -30,6 +32,7 @@ class Retriever:
         self._poll_s, self._legs = index.poll_s, index.legs
         self._retriever = await asyncio.to_thread(self._load, index, config, embedder)
         self._tell()
+        self._library = self._retriever.library
         parts = Parts(self._retriever, config, embedder=self._retriever)
         self._searching: Port = implementation("retriever", config.implementation, parts)
         self._polling = asyncio.create_task(self._poll())
@@ -68,6 +71,15 @@ class Retriever:
 
     async def get_document_metadata(self, query: DocumentQuery) -> Reply[DocumentInfo]:
         return await reply(self._searching.get_document_metadata(query), "get_document_metadata")
+
+    async def buckets(self, scope: Scope) -> Reply[BucketList]:
+        return await reply(self._library.buckets(scope), "buckets")
+
+    async def documents(self, query: DocumentsQuery) -> Reply[DocumentList]:
+        return await reply(self._library.documents(query), "documents")
+
+    async def read(self, query: ReadQuery) -> Reply[DocumentView]:
+        return await reply(self._library.read(query), "read")
 
     async def embed(self, texts: Sequence[str]) -> Reply[NDArray[np.float32]]:
         return await reply(self._retriever.embed(texts), "embed")

@@ -14,6 +14,7 @@ from fastapi import Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from assay.documents.shapes import JobEvent
 from assay.errors import Overloaded
 from assay.events import VERSION, CompletedEvent, ErrorEvent, Event
 from deployments.problems import response_of
@@ -79,7 +80,7 @@ class Wire(Protocol):
         ...
 
 
-def frame(number: int, event: Event) -> str:
+def frame(number: int, event: Event | JobEvent) -> str:
     return f"id: {number}\nevent: {event.type}\ndata: {event.model_dump_json(by_alias=True)}\n\n"
 
 

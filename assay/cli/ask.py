@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from assay import events as ev
+from assay.cli.settings import ApiKey
 from assay.client import DEFAULT_URL, Client
 from assay.errors import AssayError
 from assay.schemas import AskRequest, AskResponse, Citation, Mode
@@ -28,7 +29,7 @@ def ask(
     resume: Annotated[
         str | None, typer.Option(help="The question is the reply to what was asked back under this.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="An API key, where there are keys.", envvar="ASSAY_KEY")] = None,
+    api_key: ApiKey = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole response as JSON.")] = False,
 ) -> None:
     """Ask a running graph, and watch it plan, search, weigh and answer.
@@ -38,7 +39,7 @@ def ask(
     try:
         given = {"resume": resume} if resume else {"mode": mode}  # of a resumed question the mode stands
         request = AskRequest.model_validate({"question": question, "buckets": bucket or [], **given})
-        response = _as_json(url, key, request) if as_json else _as_text(url, key, request)
+        response = _as_json(url, api_key, request) if as_json else _as_text(url, api_key, request)
     except ValidationError as error:
         first = error.errors()[0]
         _complain(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}")
@@ -54,17 +55,17 @@ def ask(
         raise typer.Exit(EXIT_NOT_ANSWERED)
 
 
-def _as_json(url: str, key: str | None, request: AskRequest) -> AskResponse:
-    with Client(url, key=key) as client:
+def _as_json(url: str, api_key: str | None, request: AskRequest) -> AskResponse:
+    with Client(url, api_key=api_key) as client:
         response = client.ask(request)
     typer.echo(response.model_dump_json(by_alias=True, indent=2))
     return response
 
 
-def _as_text(url: str, key: str | None, request: AskRequest) -> AskResponse:
+def _as_text(url: str, api_key: str | None, request: AskRequest) -> AskResponse:
     screen = Screen(Console(), Console(stderr=True))
     response: AskResponse | None = None
-    with Client(url, key=key) as client:
+    with Client(url, api_key=api_key) as client:
         for event in client.stream(request):
             screen.show(event)
             if isinstance(event, ev.CompletedEvent):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from rich.text import Text
 from assay.cli.buckets import inferred
 from assay.cli.extracting import Extracting
 from assay.cli.meter import Meter
-from assay.cli.settings import index_settings
+from assay.cli.settings import ApiKey, index_settings
 from assay.config import AppConfig, IndexConfig, Legs
 from assay.errors import AssayError, SetupError
 from assay.index.buckets import BucketSchema, dump_schema, load_schema
@@ -91,6 +92,11 @@ def ingest(
     extract_key_env: Annotated[
         str | None, typer.Option(help="The environment variable that holds the endpoint's key.")
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Send the files to the graph that listens here, which reads them into its own index."),
+    ] = None,
+    api_key: ApiKey = None,
     rebuild: Annotated[bool, typer.Option(help="Build the legs anew from the store, as after damage.")] = False,
 ) -> None:
     """Read files into an index, and publish it: Markdown, text, HTML, PDF, Word, PowerPoint, Excel, CSV, JSON, mail, EPUB
@@ -108,15 +114,35 @@ def ingest(
         from assay.index.mirror import compact
 
         described = _Described(schema, infer_schema, yes, metadata, tuple(path_pattern or ()))
-        keys = _keys(password or [], passwords)
-        settings, legs = index_settings(config, uri=index, embedder=embedder)
-        extracting = Extracting(config, extract_url, extract_model, extract_key_env)
-        how = _How(settings, legs, bucket, rebuild, keys, ray, extracting)
-        done, interrupted = _run(paths, base and base.resolve(), how, described, notes)
+        if url is not None:
+            of_this_machine = {
+                "config": config,
+                "embedder": embedder,
+                "schema": schema,
+                "infer-schema": infer_schema,
+                "password": password,
+                "passwords": passwords,
+                "ray": ray,
+                "extract-url": extract_url,
+                "extract-model": extract_model,
+                "extract-key-env": extract_key_env,
+                "rebuild": rebuild,
+            }
+            if wrong := [name for name, given in of_this_machine.items() if given]:
+                raise SetupError(
+                    f"--{wrong[0]} is of an index on this machine; with --url the graph reads into its own"
+                )
+            done, interrupted = _sent(url, api_key, paths, base and base.resolve(), bucket, described, notes)
+        else:
+            keys = _keys(password or [], passwords)
+            settings, legs = index_settings(config, uri=index, embedder=embedder)
+            extracting = Extracting(config, extract_url, extract_model, extract_key_env)
+            how = _How(settings, legs, bucket, rebuild, keys, ray, extracting)
+            done, interrupted = _run(paths, base and base.resolve(), how, described, notes)
         _show(done, Console())
         if report is not None:
             report.write_text(json.dumps(done.summary(), indent=1, ensure_ascii=False) + "\n", "utf-8")
-        if not interrupted:
+        if not interrupted and url is None:
             compact(Layout(settings.uri), legs)  # after the report: what is in it can be searched already
     except AssayError as fault:
         _complain(notes, str(fault))
@@ -230,6 +256,37 @@ def _run(paths: list[Path], base: Path | None, how: _How, described: _Described,
                 return run.run(how.legs, rebuild=how.rebuild), False
             except KeyboardInterrupt:
                 return run.report, True
+
+
+def _sent(
+    url: str,
+    api_key: str | None,
+    paths: list[Path],
+    base: Path | None,
+    bucket: str,
+    described: _Described,
+    notes: Console,
+) -> tuple[Report, bool]:
+    """As ``_run``, by the graph. What a fault leaves of the report is shown before it."""
+    from assay.cli.sending import Sending
+    from assay.client import Client
+
+    sources = find_sources(paths, base)
+    given, begun = described.given(sources), time.monotonic()
+    with Client(url, api_key=api_key) as client, Meter(notes) as meter:
+        sending = Sending(client, Report(bucket), meter, sources)
+        try:
+            sending.run(given)
+            return sending.report, False
+        except KeyboardInterrupt:
+            if sending.job:
+                _complain(notes, f"The graph goes on with what it has: {sending.job}.")
+            return sending.report, True
+        except AssayError:
+            _show(sending.report, Console())
+            raise
+        finally:
+            sending.report.seconds = round(time.monotonic() - begun, 3)
 
 
 def _show(done: Report, out: Console) -> None:

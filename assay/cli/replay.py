@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 import typer
 
 from assay.cli.ask import clean
+from assay.cli.settings import ApiKey
 from assay.client import DEFAULT_URL, Client
 from assay.errors import AssayError
 from assay.replay import Difference, differences
@@ -18,6 +19,7 @@ EXIT_FAULT, EXIT_GONE, EXIT_DIFFERS, EXIT_INTERRUPTED = 1, 3, 4, 130
 def replay(
     answer_id: Annotated[str, typer.Argument(metavar="ID", help="The answer's id, as in `ans_01JB...`.")],
     url: Annotated[str, typer.Option(help="Where the graph listens.", envvar="ASSAY_URL")] = DEFAULT_URL,
+    api_key: ApiKey = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Also where the index is another one by now.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print both responses and the differences as JSON.")] = False,
 ) -> None:
@@ -26,7 +28,7 @@ def replay(
     Exit status: 0 the same, 1 fault (also: no such answer), 3 its index is gone, 4 something differs, 130 interrupted.
     """
     try:
-        with Client(url) as client:
+        with Client(url, api_key=api_key) as client:
             record = client.recall(answer_id)
             if (gone := _gone(record.response.index_version, client.ready().index_version)) and not anyway:
                 typer.echo(f"{gone} --anyway asks the index of now.", err=True)

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from ulid import ULID
 
+from assay.cli.settings import ApiKey
 from assay.client import Client
 from assay.config import AppConfig, IndexConfig, RetrieverConfig
 from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket
@@ -37,6 +38,7 @@ def search(
     url: Annotated[
         str | None, typer.Option(help="Ask the graph that listens here, not an index on this machine.")
     ] = None,
+    api_key: ApiKey = None,
     embedder: Annotated[str, typer.Option(help="The model that made the index.")] = IndexConfig().embedder,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
 ) -> None:
@@ -49,7 +51,7 @@ def search(
         asked = _request(query, bucket or [], top_k, legs, filters, facet or [], fusion, rerank)
         if rerank and url is None:
             raise InvalidRequest("--rerank needs the models of a running graph: say where it listens, with --url")
-        result = _remote(asked, url) if url else asyncio.run(_local(asked, index, embedder))
+        result = _remote(asked, url, api_key) if url else asyncio.run(_local(asked, index, embedder))
     except (InvalidRequest, UnknownBucket) as fault:
         _complain(notes, fault)
         raise typer.Exit(EXIT_USAGE) from None
@@ -112,8 +114,8 @@ async def _local(request: SearchRequest, index: str, embedder: str) -> SearchRes
     return await found(request.seen_by(None), f"req_{ULID()}")  # whoever has the files has all that is in them
 
 
-def _remote(request: SearchRequest, url: str) -> SearchResponse:
-    with Client(url) as client:
+def _remote(request: SearchRequest, url: str, api_key: str | None) -> SearchResponse:
+    with Client(url, api_key=api_key) as client:
         return client.search(request)
 
 

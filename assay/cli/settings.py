@@ -1,10 +1,15 @@
 """Which index a command is about, and how its legs are built: of a Serve config, of the command line, or the defaults."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from assay import serve_config
+from assay.client import API_KEY
 from assay.config import IndexConfig, Legs
+
+ApiKey = Annotated[str | None, typer.Option("--api-key", help="Where there are keys, one of them.", envvar=API_KEY)]
 
 
 def index_settings(config: Path | None, **given: Any) -> tuple[IndexConfig, Legs | None]:

@@ -136,6 +136,10 @@ class Catalog:
         """``filters.Frame``."""
         return documents[self.document]
 
+    def seen_buckets(self, groups: Groups) -> tuple[str, ...]:
+        """Those that there are for whoever holds these groups."""
+        return self._seen(groups).buckets
+
     def total(self, groups: Groups) -> int:
         """The rows that there are for whoever holds these groups."""
         return self._seen(groups).rows
@@ -191,8 +195,15 @@ class Catalog:
 
     def info(self, doc_id: str) -> DocumentInfo:
         """Raises ``NotFound``."""
-        row = self.row_of(doc_id)
-        held = self._documents.slice(row, 1).to_pylist()[0]
+        return self._info(self._documents.slice(self.row_of(doc_id), 1).to_pylist()[0])
+
+    def documents(self, allowed: Allowed) -> pa.Table:
+        """``doc_id`` and ``ingested_at`` of those that have a passage among the allowed ones."""
+        places = np.arange(len(self._documents)) if allowed.mask is None else np.unique(self.document[allowed.mask])
+        held = self._documents.take(pa.array(places))
+        return held.filter(pc.greater(held["chunks"], 0)).select(["doc_id", "ingested_at"])
+
+    def _info(self, held: dict[str, Any]) -> DocumentInfo:
         schema = self.schema(held["bucket"])
         values = {name: held[field.column] for name, field in fields_of(schema).items()}
         return DocumentInfo(

@@ -19,7 +19,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from assay.errors import IndexFault, SetupError
+from assay.errors import IndexBusy, IndexFault, SetupError
 from assay.index.remote import SCHEMES, Remote
 
 Item = TypeVar("Item")
@@ -79,7 +79,7 @@ class Layout:
             lock = FileLock(self.root / "writer.lock")
             lock.acquire(timeout=0)
         except Timeout:
-            raise IndexFault(f"another process is writing to the index {self.root}; wait for it to end") from None
+            raise IndexBusy(f"another process is writing to the index {self.root}; wait for it to end") from None
         except OSError as e:
             raise SetupError(f"cannot write to the index {self.root}: {e.strerror}", field="index.uri") from e
         try:

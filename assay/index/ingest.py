@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.config import Legs
+from assay.documents.names import doc_id_of
 from assay.errors import ParseFault, SetupError
-from assay.groups import groups_of
+from assay.groups import Groups, groups_of, may_see
 from assay.index.buckets import BUCKET, BucketSchema, FieldSchema, typed
 from assay.index.chunk import CHUNKER, Passage, chunk, passage_text
 from assay.index.embed import Encoder
@@ -104,12 +105,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """``fault`` is what keeps it from being read, where that shows already."""
+    """``fault`` is what keeps it from being read, where that shows already; ``name``: the file's, if not its path's."""
 
     path: Path
     uri: str
     size: int = 0
     fault: ParseFault | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +193,6 @@ def _source(file: Path, base: Path, fault: OSError | None) -> Source:
     return Source(file, uri, status.st_size)
 
 
-def doc_id_of(bucket: str, uri: str) -> str:
-    """Stable: the same file in the same bucket is the same document, whatever its content."""
-    return "doc_" + hashlib.sha256(f"{bucket}\0{uri}".encode()).hexdigest()[:20]
-
-
 class Ingestion:
     """One run over one bucket. ``report`` can be read at any time, also after an interrupt: what it shows as ingested or
     replaced is stored.
@@ -217,9 +214,13 @@ class Ingestion:
         schema: BucketSchema | None = None,
         given: Given | None = None,
         extract: Extract | None = None,
+        groups: Groups = None,
+        writer: str = "",
     ) -> None:
         """``schema``: None for the one that the bucket has; ``given``: what is said of the files from outside of them;
-        ``extract``: who finds the fields whose schema says so; without it they stay as they are, which the report says."""
+        ``extract``: who finds the fields whose schema says so; without it they stay as they are, which the report says.
+        ``groups``: those that the ``writer`` holds; where a document has a file's name and they do not see it, the file is
+        another document."""
         if not BUCKET.fullmatch(bucket):
             raise SetupError(f"a bucket's name has letters, digits and . _ - only; '{bucket[:80]}' does not", "bucket")
         self.report = Report(bucket)
@@ -230,6 +231,8 @@ class Ingestion:
         self._wanted, self._schema = schema, schema or BucketSchema()
         self._given = given or Given([source.path for source in sources])
         self._extract = extract
+        self._groups, self._writer = groups, writer
+        self._hidden: set[str] = set()
         self._undeclared: Counter[str] = Counter()
         self._total_bytes = sum(source.size for source in sources)
         self._bytes = self._chunks = 0
@@ -255,6 +258,8 @@ class Ingestion:
         held = store.documents(self.report.bucket)
         batch: list[Read] = []
         described: list[_Described] = []
+        if self._groups is not None:
+            self._hidden = {doc_id for doc_id, document in held.items() if not may_see(self._groups, document.said)}
         known = {doc_id: document.sha256 for doc_id, document in held.items()}
         for read, extraction in self._extracted(self._reads(self._documents(), known), store, held):
             done = self._with_metadata(read, held, extraction)
@@ -304,7 +309,7 @@ class Ingestion:
         if (isinstance(read, Row) and read.outcome != "unchanged") or (isinstance(read, Read) and not read.passages):
             return "", {}
         source = self._source_of[read.uri] if isinstance(read, Row) else read.source
-        doc_id = doc_id_of(self.report.bucket, source.uri)
+        doc_id = self.id_of(source.uri)
         own = read.file_metadata if isinstance(read, Read) else held[doc_id].file_metadata
         try:
             said = {**own, **self._given.of(source.uri, source.path)}
@@ -325,13 +330,13 @@ class Ingestion:
                 extracted = extraction.fields
                 problems = self._check({**read.file_metadata, **given}, extracted, lost) if read.passages else ()
                 return replace(read, given=given, extracted=extracted, problems=problems)
-            document = held[doc_id_of(self.report.bucket, source.uri)]
+            document = held[self.id_of(source.uri)]
             extracted = {**document.extracted, **extraction.fields}
             problems = self._check({**document.file_metadata, **given}, extracted, lost)
         except ParseFault as e:
             return Row(source.uri, "failed", reason=e.reason, message=e.message)
         if given != document.given_metadata or extraction.fields:
-            return _Described(source, doc_id_of(self.report.bucket, source.uri), given, extracted, problems)
+            return _Described(source, self.id_of(source.uri), given, extracted, problems)
         return Row(source.uri, "unchanged", 0, *_said(problems))
 
     def _check(
@@ -351,18 +356,23 @@ class Ingestion:
         """What else is to be said of the metadata: that documents of earlier runs lack what is required now, too."""
         self.report.undeclared = dict(self._undeclared.most_common()) if self._schema.fields else {}
         self.report.unused_rows = list(self._given.unused_rows)
-        told = {doc_id_of(self.report.bucket, uri) for uri in self._source_of}
+        told = {self.id_of(uri) for uri in self._source_of}
         for doc_id, document in held.items():
             if doc_id not in told and (missing := typed(self._schema, document.metadata(self._schema)).missing):
                 message = f"required, and not there: {', '.join(missing)}"
                 self.report.rows.append(Row(document.uri, "unchanged", reason="metadata", message=message))
+
+    def id_of(self, uri: str) -> str:
+        """Of the document that a file of this run is, or becomes; known for sure once the run has begun."""
+        doc_id = doc_id_of(self.report.bucket, uri)
+        return doc_id if doc_id not in self._hidden else doc_id_of(self.report.bucket, f"{uri}\0{self._writer}")
 
     def _one_by_one(self, sources: Sequence[Source], known: Mapping[str, str]) -> Iterator[Read | Row]:
         return (self.read(source, known) for source in sources)
 
     def read(self, source: Source, known: Mapping[str, str]) -> Read | Row:
         """Without touching the index. A ``Row`` where there is nothing to store: unchanged, skipped or failed."""
-        doc_id = doc_id_of(self.report.bucket, source.uri)
+        doc_id = self.id_of(source.uri)
         outcome: Outcome = "replaced" if doc_id in known else "ingested"
         data = b""
         try:
@@ -372,11 +382,11 @@ class Ingestion:
             digest = _hash(data)
             if known.get(doc_id) == digest:
                 return Row(source.uri, "unchanged")
-            parsed = self._parser.parse(data, source.path.name)
+            parsed = self._parser.parse(data, source.name or source.path.name)
             passages = self._passages(parsed)
         except ParseFault as e:
             if e.reason == "empty" and doc_id in known:  # its old text must not be found any more
-                path = source.path
+                path = Path(source.name or source.path.name)
                 return Read(
                     source, doc_id, _hash(data), len(data), path.stem, FORMATS[path.suffix.lower()], "", (), outcome
                 )

@@ -42,13 +42,29 @@ class Pattern:
         return dict(zip(self._names, found.groups(), strict=True)) if found else {}
 
 
-class MetadataTable:
+class MetadataRows:
+    """Metadata by files' names in the index, one level of nesting as ``outer.inner``. ``unused``: rows that no file took."""
+
+    def __init__(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        self._rows = {name: _flat(row) for name, row in rows.items()}
+        self.unused = set(self._rows)
+
+    def __call__(self, uri: str, path: Path) -> dict[str, Raw]:
+        return self._row(uri)
+
+    def _row(self, name: str | None) -> dict[str, Raw]:
+        if name is None or name not in self._rows:
+            return {}
+        self.unused.discard(name)
+        return self._rows[name]
+
+
+class MetadataTable(MetadataRows):
     """A CSV with a row per file: the column path, file, filename, uri or name (or else the first) says which."""
 
     def __init__(self, path: Path) -> None:
         """Raises ``SetupError``: not readable as UTF-8 CSV, a row that is longer than the head, one file in two rows."""
-        self._rows: dict[str, dict[str, Raw]] = {}
-        self.unused: set[str] = set()
+        super().__init__({})
         self._folder = Path(os.path.realpath(path)).parent
         try:
             with path.open(newline="", encoding="utf-8-sig") as file:
@@ -75,18 +91,14 @@ class MetadataTable:
     def __call__(self, uri: str, path: Path) -> dict[str, Raw]:
         """By the file's name in the index, its path from the table's folder, or its bare name."""
         near = path.relative_to(self._folder).as_posix() if path.is_relative_to(self._folder) else uri
-        name = next((name for name in (uri, near, path.name) if name in self._rows), None)
-        if name is None:
-            return {}
-        self.unused.discard(name)
-        return self._rows[name]
+        return self._row(next((name for name in (uri, near, path.name) if name in self._rows), None))
 
 
 class Given:
     """All that is said from outside, merged. ``sidecars``: the JSON files that are metadata, and of which file."""
 
     def __init__(
-        self, paths: Sequence[Path], table: MetadataTable | None = None, patterns: Sequence[Pattern] = ()
+        self, paths: Sequence[Path], table: MetadataRows | None = None, patterns: Sequence[Pattern] = ()
     ) -> None:
         """``paths``: of all files of the run."""
         self._table, self._patterns = table, patterns

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from assay.errors import IndexFault, SetupError
+from assay.errors import IndexBusy, IndexFault, SetupError
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 
@@ -185,8 +185,8 @@ def _version(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {key: meta[key] for key in ("e_tag", "version") if meta.get(key) is not None}
 
 
-def _busy() -> IndexFault:
-    return IndexFault(
+def _busy() -> IndexBusy:
+    return IndexBusy(
         f"another process is writing to this index; wait for it to end (after a killed one, {_LEASE_S:.0f} s)"
     )
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence, Set
 
 import pyarrow.compute as pc
 
+from assay.documents.names import doc_id_of
 from assay.errors import IndexFault, NotFound, SetupError
 from assay.index.files import REPAIR, Layout
-from assay.index.ingest import doc_id_of
 from assay.index.mirror import publish, writing
 from assay.index.snapshot import REBUILD_ROWS, Manifest, read_current
 from assay.index.store import Store, open_dataset, read_state, reading

@@ -9,9 +9,12 @@ from assay import schemas as s
 from assay import types as t
 from assay.bound import BoundRetriever
 from assay.config import RetrieverConfig
+from assay.documents import shapes as d
+from assay.documents import types as q
 from assay.errors import NotFound
 from assay.events import CompletedEvent, Event
 from assay.hits import Search
+from assay.index.uploads import Uploads
 from assay.ports import AnswerStore
 from assay.retrieve import LocalRetriever
 from assay.run import Stages
@@ -21,8 +24,14 @@ from tests.wiring.loop.test_loop import ENOUGH, Bench
 
 
 class LocalDriver:
-    def __init__(self, retriever: LocalRetriever, plan: str, answers: AnswerStore | None = None) -> None:
-        self._answers = answers
+    def __init__(
+        self,
+        retriever: LocalRetriever,
+        plan: str = "{}",
+        answers: AnswerStore | None = None,
+        uploads: Uploads | None = None,
+    ) -> None:
+        self._answers, self._uploads = answers, uploads
         self._bench = Bench(ENOUGH, plan=plan)
         self._bench.llm.enqueue(*[plan] * 500)
         self._retriever, self._registry = retriever, Registry(builtin_tools())
@@ -53,6 +62,20 @@ class LocalDriver:
         return await self._registry.call(
             name, arguments, ToolContext(BoundRetriever(self._retriever, scope), True, request_id)
         )
+
+    async def buckets(self, scope: t.Scope, request_id: str) -> d.BucketList:
+        return await self._retriever.library.buckets(scope)
+
+    async def documents(self, query: q.DocumentsQuery, request_id: str) -> d.DocumentList:
+        return await self._retriever.library.documents(query)
+
+    async def read_document(self, query: q.ReadQuery, request_id: str) -> d.DocumentView:
+        return await self._retriever.library.read(query)
+
+    async def delete_document(self, query: q.ReadQuery, request_id: str) -> None:
+        held = await self.read_document(query, request_id)
+        assert self._uploads is not None
+        await self._uploads.delete(held.document.bucket, query.doc_id)
 
     async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
         record = await self._answers.get(answer_id, owner) if self._answers else None

@@ -8,6 +8,8 @@ from assay import events as ev
 from assay import schemas as s
 from assay import types as t
 from assay.bound import BoundRetriever
+from assay.documents import shapes as d
+from assay.documents import types as q
 from assay.errors import NotFound
 from assay.tools import Registry, ToolContext, ToolOutput
 from assay.tools.builtin import builtin_tools
@@ -67,6 +69,15 @@ def whole() -> list[Step]:
     ]
 
 
+DOCUMENT = d.DocumentRow(
+    **CITATION.model_dump(include={"doc_id", "bucket", "title", "uri"}),
+    format="pdf",
+    bytes=61234,
+    chunks=31,
+    ingested_at="2026-01-05T00:00:00Z",
+)
+
+
 class ScriptedDriver:
     def __init__(self, *script: Step) -> None:
         self.script: list[Step] = list(script) or whole()
@@ -80,7 +91,7 @@ class ScriptedDriver:
         self.used: list[tuple[str, t.Scope]] = []
         self.search_fault: BaseException | None = None
         self.describe_fault: BaseException | None = None
-        self.buckets = (t.BucketInfo("contracts", 60, 4000, "Agreements"), t.BucketInfo("secret", 1, 2))
+        self.described = (t.BucketInfo("contracts", 60, 4000, "Agreements"), t.BucketInfo("secret", 1, 2))
         self.ready_now: Callable[[], s.Readiness] = lambda: s.Readiness(status="ready", stages={"retriever": "ready"})
 
     async def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[ev.Event]:
@@ -122,7 +133,7 @@ class ScriptedDriver:
     async def describe(self, scope: t.Scope, request_id: str) -> tuple[t.BucketInfo, ...]:
         if self.describe_fault:
             raise self.describe_fault
-        return tuple(b for b in self.buckets if not scope.buckets or b.name in scope.buckets)
+        return tuple(b for b in self.described if not scope.buckets or b.name in scope.buckets)
 
     async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
         self.recalled.append((answer_id, owner))
@@ -139,6 +150,23 @@ class ScriptedDriver:
         return await self.registry.call(
             name, arguments, ToolContext(BoundRetriever(self.retriever, scope), False, request_id)
         )
+
+    async def buckets(self, scope: t.Scope, request_id: str) -> d.BucketList:
+        seen = [b for b in self.described if not scope.buckets or b.name in scope.buckets]
+        rows = [d.BucketRow(name=b.name, documents=b.documents, chunks=b.chunks) for b in seen]
+        return d.BucketList(buckets=rows, index_version="v1")
+
+    async def documents(self, query: q.DocumentsQuery, request_id: str) -> d.DocumentList:
+        return d.DocumentList(documents=[DOCUMENT], total=1, index_version="v1")
+
+    async def read_document(self, query: q.ReadQuery, request_id: str) -> d.DocumentView:
+        if query.doc_id != DOCUMENT.doc_id:
+            raise NotFound("there is no such document", "doc_id")
+        part = d.DocumentPart(text=CITATION.quote, span=CITATION.span, chunk_id=CITATION.chunk_id)
+        return d.DocumentView(document=DOCUMENT, parts=[part], span=CITATION.span, chars=5200, index_version="v1")
+
+    async def delete_document(self, query: q.ReadQuery, request_id: str) -> None:
+        await self.read_document(query, request_id)
 
     async def readiness(self) -> s.Readiness:
         return self.ready_now()

@@ -21,6 +21,7 @@ RAY_FREE = {
         "body",
         "chat",
         "conversations",
+        "documents",
         "events",
         "gate",
         "mcp_door",
@@ -28,9 +29,11 @@ RAY_FREE = {
         "openapi_chat",
         "openapi_events",
         "openapi_streams",
+        "openapi_documents",
         "problems",
         "resumable",
         "sse",
+        "upload",
     )
 }
 ABSOLUTE_HOME = re.compile(r"(?<![\w.~$}])/(?:root|home/[a-z]+|Users/[A-Za-z]+|work|tmp/w)(?:/|\b)")

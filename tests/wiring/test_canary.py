@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from assay.answers import SqliteAnswers
-from assay.config import AuditConfig, ConversationsConfig, IngressConfig
+from assay.config import AuditConfig, ConversationsConfig, DocumentsConfig, IngressConfig
 from assay.groups import Groups
 from assay.index.buckets import BucketSchema
 from assay.index.files import Layout
@@ -81,6 +81,8 @@ class Seen:
     answers: list[str] = field(default_factory=list)
     conversations: list[str] = field(default_factory=list)
     streams: list[str] = field(default_factory=list)
+    jobs: list[str] = field(default_factory=list)
+    bucket: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,13 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     config = IngressConfig(
         keys=str(folder / "keys.json"),
         conversations=ConversationsConfig(store="memory"),
+        documents=DocumentsConfig(path=str(folder / "uploads")),
         audit=AuditConfig(folder=str(folder / "audit"), texts=True),
     )
     file = KeyFile(folder / "keys.json")
 
     def key(tenant: str, sees: tuple[list[str] | None, Groups]) -> str:
-        return file.create(tenant, sees[0], ["search", "ask"], 100_000, 16, sees[1])[1]
+        return file.create(tenant, sees[0], ["search", "ask", "ingest"], 100_000, 16, sees[1])[1]
 
     ours, other = key("a", case.ours), key("b", case.theirs)
     driver = LocalDriver(retriever(folder / "index"), PLAN, SqliteAnswers(folder / "answers.db", 1000, 1))
@@ -125,7 +128,9 @@ def theirs(served: Served) -> Seen:
     """They have asked first: whatever is kept of it is there when we ask."""
     with client(served, served.theirs) as http:
         hits = http.post("/v1/search", json={"question": QUESTION, "top_k": 50}).json()["hits"]
-        seen = Seen(doc_ids=sorted({hit["doc_id"] for hit in hits if MARKER in json.dumps(hit)}))
+        seen = Seen(
+            bucket=served.case.bucket, doc_ids=sorted({hit["doc_id"] for hit in hits if MARKER in json.dumps(hit)})
+        )
         replies = list(asked(http, seen, kept=seen))
     assert len(seen.doc_ids) == 2 and len(seen.answers) > 3 and seen.conversations
     assert sum(MARKER in reply.text for reply in replies) > 20
@@ -189,6 +194,25 @@ def asked(http: httpx.Client, of: Seen, kept: Seen | None = None) -> Iterator[ht
         yield http.get(path)
         yield http.patch(path, json={"title": "The pump"})
     yield http.get("/v1/conversations")
+    named, where = (f"{MARKER}.md", of.bucket) if kept is not None else ("pump.md", "ours")
+    sent = http.build_request("POST", "/v1/documents", params={"bucket": where}, files={"files": (named, b"The pump.")})
+    sent.read()
+    job = http.send(sent)
+    yield job
+    if kept is not None:
+        kept.jobs.append(job.json()["id"])
+    for id_ in (job.json()["id"], *of.jobs):
+        yield http.get(f"/v1/documents/jobs/{id_}")
+    yield http.get("/v1/documents/jobs/job_none/events")
+    for id_ in of.jobs if kept is None else ():
+        yield http.get(f"/v1/documents/jobs/{id_}/events")
+    yield http.get("/v1/buckets")
+    yield http.get("/v1/documents")
+    yield http.get("/v1/documents", params={"bucket": "nobucket"})
+    for doc_id in of.doc_ids:
+        yield http.get(f"/v1/documents/{doc_id}")
+        yield http.get(f"/v1/documents/{doc_id}", params={"chunk_id": 3})
+        yield http.delete(f"/v1/documents/{doc_id if kept is None else 'doc_none'}")
     again = ask(stream=True, resumable=True)
     yield http.delete(f"/v1/streams/{again.headers[STREAM_HEADER]}")
     yield http.delete(f"/v1/conversations/{http.post('/v1/conversations', json={}).json()['id']}")

@@ -221,10 +221,10 @@ def test_a_key_goes_along(driver: ScriptedDriver, tmp_path: Path) -> None:
     with listening(make_api(driver, CONFIG.model_copy(update={"keys": str(tmp_path / "keys.json")}))) as url:
         with Client(url) as client, pytest.raises(AssayError, match="API key"):
             client.ask(QUESTION)
-        with Client(url, key=key) as client:
+        with Client(url, api_key=key) as client:
             assert client.ask(QUESTION).citations == [CITATION]
         assert run("When?", "--url", url)[0] == 1
-        assert run("When?", "--url", url, "--key", key)[0] == 0
+        assert run("When?", "--url", url, "--api-key", key)[0] == 0
 
 
 def test_ask_json(url: str) -> None:

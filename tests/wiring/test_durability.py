@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from assay.documents.names import doc_id_of
 from assay.errors import NotFound
 from assay.index.files import Layout
-from assay.index.ingest import doc_id_of
 from assay.index.mirror import compact
 from assay.index.remove import remove
 from assay.index.snapshot import read_current

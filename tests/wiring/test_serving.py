@@ -5,19 +5,22 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import yaml
 
 from assay.client import Client
+from assay.documents.shapes import JobStatusEvent
 from assay.errors import AssayError
 from assay.schemas import SearchRequest
 from assay.serve_config import load
-from deployments.local import LocalGraph
+from deployments.local import LocalGraph, descendants
 
 ROOT = Path(__file__).parents[2]
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
@@ -67,6 +70,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Any)
     application = raw["applications"][0]
     application["import_path"] = "bench.search_http:build_app"
     application["args"]["index"] = {"uri": str(index), "poll_s": 0.2}
+    application["args"]["ingress"] = {"documents": {"path": str(folder.parent / "uploads")}}
     (folder.parent / "serving.yaml").write_text(yaml.safe_dump(raw))
     port, log = free_tcp_port_factory(), folder.parent / "serving.log"
     with LocalGraph(load(folder.parent / "serving.yaml"), log=log, port=port) as graph:
@@ -133,6 +137,39 @@ def test_another_process_writes_and_no_search_fails(served: Served) -> None:
             thread.join()
     assert [load.faults for load in loads] == [[], []]
     assert len(set(loads[0].versions)) >= 4, "searches ran under every snapshot"
+
+
+def test_an_upload_is_searched_and_a_deletion_is_not(served: Served) -> None:
+    """Through the graph's own ingester, with the real embedder and parser, beside the command that writes the same index."""
+    text = b"# Page sigma\n\nThe pump of sigma moves oil.\n"
+    job = served.client.upload("default", [("sigma.md", text)], {"sigma.md": {"unit": "oil"}})
+    served.ingest(page(served.folder, "tau"))
+    done = served.client.wait(job.id)
+    assert [file.outcome for file in done.files] == ["ingested"]
+    assert served.uris("pump of sigma")[0] == "sigma.md"
+    view = served.client.document(done.files[0].doc_id)
+    assert (view.document.uri, "".join(part.text for part in view.parts)) == ("sigma.md", text.decode().strip())
+    served.client.delete_document(done.files[0].doc_id)
+    assert "sigma.md" not in served.uris("pump of sigma")
+    assert soon(lambda: "tau.md" in served.uris("pump of tau"))
+
+
+def test_an_ingester_that_dies_in_a_job_goes_on(served: Served) -> None:
+    files = [(f"rho{n}.md", f"# Page rho{n}\n\nThe pump of rho{n} moves sand.\n".encode()) for n in range(30)]
+    job = served.client.upload("default", files)
+    with closing(served.client.job_events(job.id)) as events:
+        for event in events:
+            if isinstance(event, JobStatusEvent) and event.state == "running":
+                break
+    for process in descendants(served.graph.pid):
+        with suppress(psutil.Error):
+            if "Ingester" in " ".join(process.cmdline()):
+                process.kill()
+    done = served.client.wait(job.id)
+    assert [file.outcome for file in done.files] == ["ingested"] * 30
+    assert served.uris("pump of rho29")[0] == "rho29.md"
+    told = [event for event in served.client.job_events(job.id) if isinstance(event, JobStatusEvent)]
+    assert [event.state for event in told] == ["queued", "running", "running"]
 
 
 def soon(holds: Any) -> bool:

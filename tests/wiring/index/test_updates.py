@@ -9,10 +9,10 @@ import pytest
 
 from assay.__main__ import main
 from assay.config import Legs
+from assay.documents.names import doc_id_of
 from assay.errors import NotFound
 from assay.index import dense, lists, quantised
 from assay.index.files import Layout
-from assay.index.ingest import doc_id_of
 from assay.index.mirror import compact
 from assay.index.remove import remove
 from assay.index.snapshot import read_current

@@ -1,0 +1,63 @@
+"""The Ingester deployment: uploaded files into the index, and documents out of it. Of the graph it alone writes there."""
+
+import asyncio
+import os
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from assay.config import DocumentsConfig, ExtractionConfig, IndexConfig
+from assay.index.embed import SentenceEmbedder
+from assay.index.extract import Extractor
+from assay.index.uploads import Uploads
+from assay.templates import Prompts
+from assay.tokens import tokenizer_of
+from deployments.remote import RemoteLLM, RemoteRetriever, Reply, reply
+from deployments.telemetry import adopt_logs
+
+_NICE = 10  # questions come first where they share cores
+
+
+@serve.deployment(num_replicas=1, max_ongoing_requests=32, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
+class Ingester:
+    """One replica: a second would find the index held by the first. Its embedder is loaded with the first upload."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self,
+        documents: DocumentsConfig,
+        index: IndexConfig,
+        embedder: str,
+        retriever: DeploymentHandle,
+        extraction: ExtractionConfig,
+        engine: DeploymentHandle | None = None,
+        model: str = "",
+        prompts: Prompts = Prompts(),
+    ) -> None:
+        """``engine``: who reads metadata out of documents, and ``model`` its folder or id."""
+        adopt_logs()
+        os.nice(_NICE)
+        if engine is not None:
+            llm, tokenizer = RemoteLLM("extraction", engine), tokenizer_of(model)
+        searches = RemoteRetriever("retriever", retriever)
+
+        async def served() -> str | None:
+            return (await searches.index_state())[0]
+
+        self._uploads = Uploads(
+            documents,
+            index,
+            lambda: SentenceEmbedder(embedder, index.embed_device),
+            served,
+            extract=None if engine is None else lambda: Extractor(llm, tokenizer, extraction, prompts).extract,
+        )
+        self._working = asyncio.create_task(self._uploads.run())
+
+    async def delete(self, bucket: str, doc_id: str) -> Reply[None]:
+        return await reply(self._uploads.delete(bucket, doc_id), "delete")
+
+    async def ready(self) -> Reply[str]:
+        return Reply("ready", 0.0)
+
+    async def check_health(self) -> None:
+        if self._working.done():
+            raise RuntimeError("the work on uploads has ended") from self._working.exception()

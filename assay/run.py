@@ -308,19 +308,25 @@ class Run(Searching):
         if not types:
             return None
         query = replace(self.query(self.queries), facets=tuple(types), link_hop=False)
-        start = self.ledger.budget.clock()
-        counted = await retriever.search(query)
-        self.ledger.tool_calls.append(
-            ToolCall(
-                tool="facets",
-                arguments={"queries": list(query.queries), "buckets": list(query.buckets), "facets": list(types)},
-                filters=query.filters,
-                index_version=counted.index_version,
-                hits=len(counted.hits),
-                duration_ms=round(1000 * (self.ledger.budget.clock() - start), 2),
-                outcome="ok",
+        start, version, hits, outcome = self.ledger.budget.clock(), None, 0, "cancelled"
+        try:
+            counted = await retriever.search(query)
+            version, hits, outcome = counted.index_version, len(counted.hits), "ok"
+        except AssayError as error:
+            outcome = error.code
+            raise
+        finally:  # a call that failed, or was given up, is one too
+            self.ledger.tool_calls.append(
+                ToolCall(
+                    tool="facets",
+                    arguments={"queries": list(query.queries), "buckets": list(query.buckets), "facets": list(types)},
+                    filters=query.filters,
+                    index_version=version,
+                    hits=hits,
+                    duration_ms=round(1000 * (self.ledger.budget.clock() - start), 2),
+                    outcome=outcome,
+                )
             )
-        )
         return clarify.overload(documents, counted.facets, types, self.request.filters)
 
     # ---- rerank and grade -------------------------------------------------------------------------------------------

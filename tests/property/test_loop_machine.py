@@ -1,24 +1,22 @@
 """The loop as a state machine: its stages answer, fail, hang and are cancelled in any order, on a clock that only the test
-moves. Whatever happens: one end, within the budget, nothing asked twice, nothing left running, every fallback said.
+moves. Whatever happens: one end, within the budget and the request, nothing asked twice, nothing left running, evidence only
+added to, every fallback said.
 """
 
 import asyncio
-import json
-import selectors
-from collections.abc import AsyncGenerator, Callable
+import itertools
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from assay import loop
 from assay.budget import Budget
-from assay.config import AppConfig, EngineConfig
-from assay.converse import Agent
-from assay.ending import KEEP_S, top_passage
+from assay.converse import LEAST_TOKENS, Agent
+from assay.ending import KEEP_S
 from assay.errors import (
     AssayError,
     BadModelOutput,
@@ -30,232 +28,41 @@ from assay.errors import (
     UnknownBucket,
 )
 from assay.events import CompletedEvent, ErrorEvent, Event
-from assay.llm.tools import checked
 from assay.run import Stages
-from assay.schemas import AskOptions, AskRequest, Degraded, Facet, FacetValue, Predicate, Usage
-from assay.text import query_key
+from assay.schemas import And, AskOptions, AskRequest, Filter, Predicate
 from assay.tools import Registry
-from assay.types import (
-    BucketInfo,
-    Completion,
-    Draft,
-    Explain,
-    FieldInfo,
-    GenerateEvent,
-    Grade,
-    Hit,
-    Plan,
-    Ranked,
-    Reranked,
-    SearchQuery,
-    SearchResult,
-    ToolUse,
-)
-from tests.fakes import WordTokenizer, chunk
+from assay.types import SearchQuery
+from tests.fakes import WordTokenizer
+from tests.property.loop_world import CONFIG, POOL, QUESTION, Call, StillLoop, World
 
-TEXTS = (
-    "The Moon causes the ocean tides on Earth every day of the year.",
-    "Mars has two small moons. They are called Phobos and Deimos.",
-    "The Sun is a star of plasma. Its light takes eight minutes to reach the Earth.",
-    "Venus has no moon and turns backwards. A day there is longer than its year.",
-    "Jupiter has storms that are older than telescopes are.",
-    "Saturn has rings of ice and rock around it.",
-)
-POOL = tuple(chunk(n, text, f"Page {n}", bucket="docs" if n % 2 else "other") for n, text in enumerate(TEXTS, 1))
-QUERIES = ("tides", "the Tides?", "moons of Mars", "MARS moons", "light of the Sun", "storms", "rings", "ice rings")
-QUESTION = "What causes the ocean tides on Earth?"
 FAULTS: tuple[type[AssayError], ...] = (BadModelOutput, Overloaded, StageFault, StageTimeout, StageUnavailable)
 REFUSALS: tuple[type[AssayError], ...] = (InvalidFilter, UnknownBucket)
-CONFIG = AppConfig(engines={"small": EngineConfig(tool_parser="hermes")})
-STAGE = {"plan": "expander", "rerank": "reranker", "grade": "reranker", "generate": "generator", "agent": "agent"}
-
-Draw = Callable[[st.SearchStrategy[Any]], Any]
-
-
-class _Still(selectors.SelectSelector):
-    """Never waits: time stands still until the test moves it."""
-
-    def select(self, timeout: float | None = None) -> Any:
-        return super().select(0)
-
-
-class StillLoop(asyncio.SelectorEventLoop):
-    now = 0.0
-
-    def __init__(self) -> None:
-        super().__init__(_Still())
-
-    def time(self) -> float:
-        return self.now
+# Who is named where a stage failed and the question went on. A search or a look at the buckets serves several.
+TOLD = {
+    "plan": {"expander"},
+    "rerank": {"reranker"},
+    "grade": {"reranker"},
+    "support": {"reranker"},
+    "generate": {"generator"},
+    "agent": {"agent"},
+    "search": {"retriever", "expander", "tools"},
+    "describe": {"retriever", "expander", "tools"},
+    "document": {"tools"},
+    "metadata": {"retriever"},
+    "put": {"answers"},
+}
+JUDGED = CONFIG.model_copy(update={"reranker": CONFIG.reranker.model_copy(update={"support": "model"})})
+_STOPS = frozenset("a an and in it its of on the what".split())
 
 
-@dataclass(eq=False, slots=True)
-class Call:
-    """A stage that was asked and has not answered yet, or how it ended."""
-
-    kind: str
-    request: Any
-    future: "asyncio.Future[Any]"
-    fault: AssayError | None = None
-    cancelled: bool = False
+def plain(text: str) -> frozenset[str]:
+    """What a query asks, in the test's own reckoning: its words but for case, order, spaces and a few stop words."""
+    words = frozenset(text.casefold().replace("?", " ").replace(".", " ").split())
+    return words - _STOPS or words
 
 
-class World:
-    """All stages at once: each call waits until the test lets it end."""
-
-    def __init__(self, event_loop: StillLoop) -> None:
-        self._loop = event_loop
-        self.pending: list[Call] = []
-        self.calls: list[Call] = []
-
-    async def ask(self, kind: str, request: Any) -> Any:
-        call = Call(kind, request, self._loop.create_future())
-        self.pending.append(call)
-        self.calls.append(call)
-        try:
-            return await call.future
-        except asyncio.CancelledError:
-            call.cancelled = True
-            raise
-        finally:
-            self.pending.remove(call)
-
-    async def plan(self, request: Any) -> Any:
-        return await self.ask("plan", request)
-
-    async def search(self, query: Any) -> Any:
-        return await self.ask("search", query)
-
-    async def describe(self, scope: Any) -> Any:
-        return await self.ask("describe", scope)
-
-    async def document_lookup(self, query: Any) -> Any:
-        return await self.ask("document", query)
-
-    async def get_document_metadata(self, query: Any) -> Any:
-        return await self.ask("document", query)
-
-    async def rerank(self, request: Any) -> Any:
-        return await self.ask("rerank", request)
-
-    async def grade(self, request: Any) -> Any:
-        return await self.ask("grade", request)
-
-    async def complete(self, request: Any) -> Any:
-        return await self.ask("agent", request)
-
-    def stream(self, request: Any) -> AsyncGenerator[Any]:
-        raise AssertionError("the agent asks for whole turns")
-
-    async def score(self, request: Any) -> Any:
-        raise AssertionError("the loop scores nothing itself")
-
-    async def put(self, record: Any, owner: str) -> Any:
-        return await self.ask("put", record)
-
-    async def get(self, answer_id: str, owner: str) -> Any:
-        raise AssertionError("nothing is resumed here")
-
-    async def generate(self, request: Any) -> AsyncGenerator[GenerateEvent]:
-        while (events := await self.ask("generate", request)) is not None:
-            for event in events:
-                yield event
-
-
-def outcome(call: Call, draw: Draw) -> Any:
-    """Something that the stage might answer."""
-    makers: dict[str, Callable[[Any, Draw], Any]] = {
-        "plan": _plan,
-        "search": _found,
-        "describe": lambda request, draw: _buckets(draw),
-        "document": lambda request, draw: StageUnavailable("no document here"),
-        "rerank": _reranked,
-        "grade": _grade,
-        "generate": _drafts,
-        "agent": _turn,
-        "put": lambda request, draw: None,
-    }
-    return makers[call.kind](call.request, draw)
-
-
-def _plan(request: Any, draw: Draw) -> Plan:
-    further = draw(st.lists(st.sampled_from(QUERIES), max_size=3, unique_by=query_key))
-    cut = draw(st.integers(0, 3))
-    return Plan(
-        query=draw(st.sampled_from([request.question, "tides of the ocean"])),
-        variants=tuple(further[:cut]),
-        sub_questions=tuple(further[cut:]),
-        usage=Usage(llm_calls=1),
-        fault=draw(st.sampled_from([None, None, "no plan"])),
-        search=draw(st.sampled_from([True, True, True, False])),
-        reason="small talk",
-        intent=draw(st.sampled_from([None, "answer", "list", "compare"])),
-        buckets=tuple(draw(st.lists(st.sampled_from(["docs", "other", "strange"]), max_size=2, unique=True))),
-        filters=draw(st.sampled_from([None, Predicate(field="page", op=">", value=3)])),
-        strategy=draw(st.sampled_from(["hybrid", "keyword", "semantic"])),
-    )
-
-
-def _found(query: SearchQuery, draw: Draw) -> SearchResult:
-    size = draw(st.sampled_from([3, 4, 2, 1, 0]))
-    chunks = draw(st.lists(st.sampled_from(POOL), min_size=size, max_size=size, unique_by=lambda c: c.id))
-    hits = tuple(Hit(c, 1.0 / rank, {"dense": rank}, 0.5) for rank, c in enumerate(chunks, 1))
-    left = 6 if hits else draw(st.sampled_from([0, 0, 6]))
-    blocking = None if left else draw(st.sampled_from([None, Predicate(field="page", op=">", value=3)]))
-    facets = {name: Facet(values=[FacetValue(value=v, count=9) for v in "ab"], missing=0) for name in query.facets}
-    degraded = draw(st.sampled_from([(), (Degraded(stage="sparse", reason="torn", fallback="the dense leg alone"),)]))
-    explain = Explain(left, 6, {}, blocking, None if blocking is None else 6)
-    return SearchResult(hits, "v1", explain, degraded, facets)
-
-
-def _buckets(draw: Draw) -> tuple[BucketInfo, ...]:
-    field = FieldInfo("type", "text", False, "", 100)
-    return (BucketInfo("docs", draw(st.sampled_from([3, 300])), 300, "", (field,)), BucketInfo("other", 3, 3))
-
-
-def _reranked(request: Any, draw: Draw) -> Reranked:
-    hits = draw(st.permutations(request.hits))
-    ranked = tuple(Ranked(hit, float(-n), None) for n, hit in enumerate(hits))
-    return Reranked(ranked, Usage(llm_calls=1), faults=draw(st.integers(0, 1)))
-
-
-def _grade(request: Any, draw: Draw) -> Grade:
-    enough, more, clarify = draw(
-        st.sampled_from([(0.9, 0.05, 0.05), (0.3, 0.6, 0.1), (0.1, 0.8, 0.1), (0.2, 0.2, 0.6)])
-    )
-    return Grade(
-        enough,
-        more,
-        clarify,
-        enough,
-        features={},
-        follow_up=draw(st.sampled_from([None, *QUERIES])),
-        usage=Usage(llm_calls=1),
-    )
-
-
-def _drafts(request: Any, draw: Draw) -> list[GenerateEvent] | None:
-    """Some of an answer, or its end."""
-    sound = [GenerateEvent(draft=top_passage(e)) for e in request.evidence]
-    unsound = GenerateEvent(draft=Draft("Whales dance around volcanoes at night.", ("E1",)))
-    events = [*sound, unsound, GenerateEvent(usage=Usage(llm_calls=1)), GenerateEvent(reasoning="hm")]
-    chosen = st.lists(st.sampled_from(events), max_size=2)
-    return None if draw(st.booleans()) else list(draw(chosen))
-
-
-def _turn(request: Any, draw: Draw) -> Completion:
-    said = draw(
-        st.sampled_from(["", f"{TEXTS[0][:-1]} [E1].", "Whales dance [E1].", "The evidence does not answer this."])
-    )
-    names = ["search_hybrid"] * 4 + ["search_text", "list_buckets", "document_lookup", "no_tool"]
-    uses: list[ToolUse] = []
-    for n in range(draw(st.sampled_from([0, 1, 1, 2, 3]))):
-        name = draw(st.sampled_from(names))
-        query = {"query": draw(st.sampled_from(QUERIES[:4]))}
-        fitting = {"document_lookup": {"doc_id": "doc_x"}, "list_buckets": {}}.get(name, query)
-        written = draw(st.sampled_from([fitting] * 5 + [{"x": 1}]))
-        uses.append(checked(request.tools, f"call_{n}", name, json.dumps(written)))
-    return Completion(said, draw(st.sampled_from(["stop", "length"])), Usage(llm_calls=1), tool_uses=tuple(uses))
+def within(filters: Filter | None, own: Filter) -> bool:
+    return filters == own or (isinstance(filters, And) and any(within(part, own) for part in filters.and_))
 
 
 class Loop(RuleBasedStateMachine):
@@ -270,39 +77,48 @@ class Loop(RuleBasedStateMachine):
         self.longest = 0.5
 
     @initialize(
-        mode=st.sampled_from(["agentic", "agentic", "tools", "auto", "pipeline"]),
+        mode=st.sampled_from(["agentic", "tools", "agentic", "tools", "auto", "pipeline"]),
         options=st.fixed_dictionaries(
             {name: st.booleans() for name in ("expand", "link_hop", "rerank", "self_correct", "clarify")}
         ),
         buckets=st.sampled_from([[], ["docs"]]),
-        question=st.sampled_from([QUESTION, "list all the tides", "and of it?"]),
-        rounds=st.integers(1, 4),
-        calls=st.sampled_from([1, 1, 2, 3, 6]),
-        deadline=st.sampled_from([60.0, 30.0, 0.5]),
+        filters=st.sampled_from([None, Predicate(field="page", op="<", value=9)]),
+        question=st.sampled_from([QUESTION, QUESTION, QUESTION, "list all the tides", "and of it?"]),
+        style=st.sampled_from(["auto", "prose"]),
+        judged=st.booleans(),
+        rounds=st.sampled_from([3, 4, 2, 1]),
+        calls=st.sampled_from([6, 6, 3, 2, 1]),
+        deadline=st.sampled_from([60.0, 60.0, 60.0, 60.0, 60.0, 0.5]),
+        tokens=st.sampled_from([2**63, 2**63, 2**63, 260, 410]),
     )
     def begin(
         self,
         mode: Any,
         options: dict[str, bool],
         buckets: list[str],
+        filters: Predicate | None,
         question: str,
+        style: Any,
+        judged: bool,
         rounds: int,
         calls: int,
         deadline: float,
+        tokens: int,
     ) -> None:
-        self.budget = Budget(rounds, calls, deadline, 100, 2.0, clock=self.loop.time)
+        self.budget = Budget(rounds, calls, deadline, 100, 2.0, clock=self.loop.time, tokens=tokens)
         world: Any = self.world
         agent = Agent(world, WordTokenizer(), Registry.of(CONFIG.tools))
         stages = Stages(world, world, world, world, agent, world, WordTokenizer())
-        request = AskRequest(question=question, mode=mode, buckets=buckets, options=AskOptions(**options))
-        request = request.model_copy(update={"include": ["tool_calls", "evidence", "state"]})
-        stream = loop.answer(request, stages, CONFIG, "req_test", self.budget)
+        request = AskRequest(question=question, mode=mode, buckets=buckets, filters=filters, style=style)
+        asked = {"include": ["tool_calls", "evidence", "state"], "options": AskOptions(**options)}
+        self.request = request.model_copy(update=asked)
+        stream = loop.answer(self.request, stages, JUDGED if judged else CONFIG, "req_test", self.budget)
 
         async def consume() -> None:
             try:
                 async with aclosing(stream) as events:
-                    async for event in events:
-                        self.events.append(event)
+                    async for each in events:
+                        self.events.append(each)
             except (AssayError, asyncio.CancelledError) as error:
                 self.raised = error
             self.ended_at = self.loop.time()
@@ -322,51 +138,41 @@ class Loop(RuleBasedStateMachine):
     # ---- what may happen --------------------------------------------------------------------------------------------
 
     @precondition(lambda self: bool(self.world.pending))
-    @rule(data=st.data(), which=st.integers(0, 9), count=st.sampled_from([1, 2, 3]))
+    @rule(data=st.data(), which=st.integers(0, 9), count=st.sampled_from([8, 3, 12, 20, 1]))
     def answer(self, data: st.DataObject, which: int, count: int) -> None:
         """So many stages one after another, so that a question gets on and does not only end early."""
         for _ in range(count):
             if not self.world.pending:
                 return
-            call = self.world.pending[which % len(self.world.pending)]
-            said = outcome(call, data.draw)
-            if isinstance(said, AssayError):
-                call.fault = said
-                call.future.set_exception(said)
-            else:
-                call.future.set_result(said)
+            self.world.end(self.world.pending[which % len(self.world.pending)], data.draw)
             self.settle()
+            self.nothing_is_searched_twice()
 
-    @precondition(lambda self: bool(self.world.pending))
+    @precondition(lambda self: not self.task.done())
     @rule(
+        what=st.sampled_from([*["nothing"] * 3, *["time"] * 3, *["fault"] * 3, "client"]),
         which=st.integers(0, 9),
         kind=st.sampled_from(FAULTS),
         refusal=st.sampled_from((*[None] * 6, *REFUSALS)),
-        really=st.sampled_from([False, False, True]),
+        seconds=st.sampled_from([0.1, 0.1, 0.5, 2.0]),
     )
-    def fail(self, which: int, kind: type[AssayError], refusal: type[AssayError] | None, really: bool) -> None:
-        if not really:
-            return
-        call = self.world.pending[which % len(self.world.pending)]
-        refused = refusal if refusal is not None and call.kind in ("search", "describe") else None
-        call.fault = (refused or kind)("it is not its day")
-        call.future.set_exception(call.fault)
-        self.settle()
-
-    @precondition(lambda self: not self.task.done())
-    @rule(seconds=st.sampled_from([0.1, 0.5, 2.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.longest = max(self.longest, seconds)
-        self.loop.now += seconds
-        self.settle()
-
-    @precondition(lambda self: bool(self.events) and not self.task.done())
-    @rule(really=st.sampled_from([False, False, False, True]))
-    def the_client_goes(self, really: bool) -> None:
-        if really:
+    def disturb(
+        self, what: str, which: int, kind: type[AssayError], refusal: type[AssayError] | None, seconds: float
+    ) -> None:
+        """Time passes, a stage fails, or the client goes."""
+        if what == "time":
+            self.longest = max(self.longest, seconds)
+            self.loop.now += seconds
+        elif what == "fault" and self.world.pending:
+            call = self.world.pending[which % len(self.world.pending)]
+            refused = refusal if refusal is not None and call.kind in ("search", "describe") else None
+            self.world.fail(call, (refused or kind)("it is not its day"))
+        elif what == "client":
             self.closed = True
             self.task.cancel()
-            self.settle()
+        self.settle()
+        if self.closed:
+            assert self.task.done() and self.world.pending == []  # at once, and not when its time is over
 
     @precondition(lambda self: self.task.done() and not self.world.pending)
     @rule()
@@ -377,19 +183,68 @@ class Loop(RuleBasedStateMachine):
 
     @invariant()
     def there_is_at_most_one_end(self) -> None:
-        ends = [isinstance(event, CompletedEvent | ErrorEvent) for event in self.events]
+        ends = [isinstance(each, CompletedEvent | ErrorEvent) for each in self.events]
         assert sum(ends) <= 1 and not any(ends[:-1])
 
     @invariant()
     def nothing_is_searched_twice(self) -> None:
-        """But for the raw question's own first search, which the plan's may say again under its filters."""
-        answered = set[str]()
-        for call in self.world.calls:
-            if call.kind == "search":
-                key = _key(call.request)
-                assert key not in answered
-                if not (call.fault or call.cancelled):  # what failed may be tried again
-                    answered.add(key)
+        """But for the raw question's own first search, which the plan's may say again, and for what failed."""
+        asked = set[str]()
+        first: Call | None = None
+        for call in self.world.of("search", "rerank", "agent"):
+            if call.kind != "search":  # from here on the first search has been used
+                asked |= _keys(first.request) if first is not None else set()
+                continue
+            keys = _keys(call.request)
+            assert not keys & asked, keys & asked
+            if call.fault or call.cancelled:
+                continue
+            if first is None:
+                first = call
+            else:
+                asked |= keys
+
+    @invariant()
+    def all_is_within_the_request(self) -> None:
+        if not hasattr(self, "request"):
+            return
+        buckets, filters = self.request.buckets, self.request.filters
+        for call in self.world.of("search", "describe", "document", "metadata"):
+            assert not buckets or (call.request.buckets and set(call.request.buckets) <= set(buckets))
+            assert filters is None or within(call.request.filters, filters)
+            assert not getattr(call.request, "link_hop", False) or self.request.options.link_hop
+
+    @invariant()
+    def evidence_is_only_added_to(self) -> None:
+        added = [pair for e in self.events if e.type == "evidence" for pair in zip(e.added, e.titles, strict=True)]
+        assert [slot for slot, _ in added] == [f"E{n}" for n in range(1, len(added) + 1)]
+        assert len({title for _, title in added}) == len(added)
+        for call in self.world.of("rerank"):  # a search that found nothing new ends the rounds
+            assert call.request.hits
+        for before, now in itertools.pairwise(self.world.of("agent")):
+            assert now.request.messages[: len(before.request.messages)] == before.request.messages
+
+    @invariant()
+    def the_budget_is_kept(self) -> None:
+        if not hasattr(self, "budget"):
+            return
+        budget, world = self.budget, self.world
+        turns = world.of("agent")
+        assert max(len(world.of("grade")), len(world.of("rerank")), len(turns)) <= budget.rounds
+        assert len(world.of("search", "document")) - 1 <= budget.tool_calls
+        assert all(turn.request.tool_choice == "auto" for turn in turns[:-1])
+        for_search = budget.tokens - budget.answer_tokens
+        for turn in turns:
+            assert turn.request.tool_choice == "none" or for_search - turn.used >= LEAST_TOKENS
+        if not turns and not world.of("generate") and world.of("grade"):
+            for call in world.of("search"):
+                assert call.used < for_search or call.at <= world.of("grade")[0].at
+        for call in world.pending:
+            until = budget.deadline_s - (budget.reserve_s if call.kind in ("rerank", "grade") else 0)
+            until = call.at + KEEP_S if call.kind == "put" else until
+            assert self.loop.now < until or call is world.of("search")[0], (
+                call
+            )  # an unused first search is let go later
 
     def teardown(self) -> None:
         if not hasattr(self, "task"):
@@ -402,6 +257,8 @@ class Loop(RuleBasedStateMachine):
             self.settle()
         self.settle()
         try:
+            self.nothing_is_searched_twice()
+            self.evidence_is_only_added_to()
             self._ended_well()
         finally:
             self.loop.close()
@@ -414,7 +271,9 @@ class Loop(RuleBasedStateMachine):
             return
         assert self.ended_at is not None
         assert self.ended_at <= self.budget.deadline_s + KEEP_S + 3 * self.longest
-        faults = {call.kind for call in self.world.calls if call.fault or call.cancelled}
+        searches = self.world.of("search")
+        unused = searches[:1] if len(searches) > 1 else []  # the first search, where the plan's own said more
+        faults = {call.kind for call in self.world.calls if (call.fault or call.cancelled) and call not in unused}
         if self.raised is not None:  # before the first event, so that a door can refuse
             assert self.events == [] and isinstance(self.raised, AssayError) and "search" in faults
             return
@@ -427,31 +286,40 @@ class Loop(RuleBasedStateMachine):
 
     def _told(self, last: CompletedEvent, faults: set[str]) -> None:
         response = last.response
-        assert response.tool_calls is not None
+        event(f"{response.state.mode if response.state else ''}: {response.status} after {response.rounds} rounds")
+        assert response.tool_calls is not None and response.state is not None and response.evidence is not None
         assert response.rounds <= max(self.budget.rounds, 1)
-        assert len(response.tool_calls) <= self.budget.tool_calls
-        assert response.state is not None
+        assert len(self.world.of("search")) - 1 <= len(response.tool_calls) <= self.budget.tool_calls
+        assert len([e for e in self.events if e.type == "tool_call_start"]) == len(
+            [e for e in self.events if e.type == "tool_call_result"]
+        )
         if response.state.mode != "tools":  # where other legs may be asked the same
-            keys = [query_key(query) for query in response.state.searched]
+            keys = [plain(query) for query in response.state.searched]
             assert len(keys) == len(set(keys)), response.state.searched
-        stages = {d.stage for d in response.degraded if not d.reason.startswith("not calibrated")}
-        for kind in faults & set(STAGE):
-            assert STAGE[kind] in stages, (kind, response.degraded)
-        if "put" in faults:
-            assert "answers" in {event.degraded.stage for event in self.events if event.type == "degraded"}
+        assert [e.degraded for e in self.events if e.type == "degraded"] == response.degraded
+        stages = {d.stage for d in response.degraded}
+        for kind in faults:
+            by_its_end = kind == "search" and response.terminated_by == "deadline"  # "No search could finish"
+            assert TOLD[kind] & stages or by_its_end, (kind, response.degraded)
+        added = [pair for e in self.events if e.type == "evidence" for pair in zip(e.added, e.titles, strict=True)]
+        assert [(e.slot, e.title) for e in response.evidence] == added
         assert (response.status == "clarify") == (response.clarification is not None)
         assert (response.terminated_by == "clarify") == (response.status == "clarify")
         if response.status == "answered":
             assert response.answer is not None and response.answer.text
+        said = "".join(e.delta for e in self.events if e.type == "answer")
+        assert said == (response.answer.text if response.answer is not None else "")
+        assert [e.citation for e in self.events if e.type == "citation"] == response.citations
         for citation in response.citations:
             (source,) = (c for c in POOL if c.id == citation.chunk_id)
             start, end = (place - source.start for place in citation.span)
-            assert source.text[start:end] == citation.quote
+            assert source.text[start:end] == citation.quote and (citation.slot, citation.title) in added
 
 
-def _key(query: SearchQuery) -> str:
-    plain = replace(query, queries=(), top_k=0, context_chars=None, link_hop=False, request_id="")
-    return repr((sorted(query_key(text) for text in query.queries), plain))
+def _keys(query: SearchQuery) -> set[str]:
+    """What a search asks: each of its queries, where and how."""
+    how = replace(query, queries=(), top_k=0, context_chars=None, link_hop=False, request_id="")
+    return {repr((sorted(plain(text)), how)) for text in query.queries}
 
 
 TestLoop: Any = Loop.TestCase

@@ -16,6 +16,7 @@ from assay.evidence import EvidenceSet
 from assay.generate.grammar import NOT_FOUND
 from assay.generate.split import Splitter
 from assay.generate.write import LEAST_TOKENS
+from assay.reconcile import Dating, citing, standing, told
 from assay.run import Run
 from assay.schemas import (
     Answer,
@@ -23,13 +24,14 @@ from assay.schemas import (
     AnswerStatus,
     AskResponse,
     Citation,
+    Conflict,
     EvidenceRef,
     Include,
     Sentence,
     Source,
     TerminatedBy,
 )
-from assay.statements import left_out, not_written, nothing_found
+from assay.statements import disagree, left_out, not_written, nothing_found
 from assay.text import sentences
 from assay.tongues import language_of
 from assay.types import Draft, Evidence, GenerateEvent, GenerateRequest, GenerateStyle, Verified
@@ -62,6 +64,7 @@ class Ending:
         self._header: Draft | None = None
         self._sentences: list[Sentence] = []
         self._citations: list[Citation] = []
+        self._conflicts: list[Conflict] = []
         self._missing: list[str] = []
         self._statement: str | None = None
         self._partial = False
@@ -179,25 +182,43 @@ class Ending:
                     if item.draft is not None and item.draft.form == "header":
                         self._header = checking.header(item.draft)
                     elif item.draft is not None:
-                        async for found in checking.check(item.draft):
-                            for event in self._show(item.draft, found) if isinstance(found, Verified) else [found]:
-                                yield event
+                        async for event in self._checked(checking, item.draft):
+                            yield event
         except AssayError as error:
             if self._sentences:
                 self._partial = True
                 yield self._ledger.fell_back("generator", error, "the sentences so far")
             else:
                 yield self._ledger.fell_back("generator", error, "the top passage, quoted")
-                draft = top_passage(evidence[0])
-                async for found in checking.check(draft):
-                    for event in self._show(draft, found) if isinstance(found, Verified) else [found]:
-                        yield event
+                async for event in self._checked(checking, top_passage(evidence[0])):
+                    yield event
+        async for event in self._disagreements(checking, evidence):
+            yield event
         if checking.removed:
             yield self._ledger.fell_back("verify", f"{checking.removed} sentences without support", "left out")
             if self._sentences:
                 self._missing = not_covered(self._run.plan, [c.quote for c in self._citations])
                 yield self._say(left_out(checking.removed, self._missing), "\n\n")
         self._ledger.note("generate", f"{len(self._sentences)} sentences, {len(self._citations)} citations")
+
+    async def _checked(self, checking: Checking, draft: Draft) -> AsyncGenerator[ev.Event]:
+        async for found in checking.check(draft):
+            for event in self._show(draft, found) if isinstance(found, Verified) else [found]:
+                yield event
+
+    async def _disagreements(self, checking: Checking, evidence: tuple[Evidence, ...]) -> AsyncGenerator[ev.Event]:
+        """Where the answer rests on what another document says otherwise, that one is cited too, and both are said."""
+        dating = Dating(self._run)
+        for conflict in standing(self._run.plan.query, evidence, self._citations):
+            for side in conflict.sides:
+                if citing(side, self._citations) is None:
+                    async for event in self._checked(checking, Draft(side.text, (side.evidence.slot,), side.span)):
+                        yield event
+            async for event in dating.look(conflict):
+                yield event
+            self._conflicts.append(told(conflict, self._citations, dating.infos))
+            self._ledger.note("conflict", statement := disagree(self._conflicts[-1]))
+            yield self._say(statement, "\n\n")
 
     def _pruned(self, evidence: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
         """The best ones that begin within ``generator.evidence_tokens`` of a prompt, the first always; a style that quotes has
@@ -255,7 +276,8 @@ class Ending:
 
     def _show(self, draft: Draft, verified: Verified) -> list[ev.Event]:
         numbers = list(dict.fromkeys(c.number for c in verified.citations))
-        lead = " " if self._style == "prose" else "\n"
+        apart = self._style in ("list", "table") and draft.form == "sentence"
+        lead = " " if self._style == "prose" else "\n\n" if apart else "\n"
         text = f"- {verified.text}" if draft.form == "item" else verified.text
         said: list[ev.Event] = []
         if self._header is not None:
@@ -299,6 +321,7 @@ class Ending:
             answer=self._answer(),
             citations=self._citations,
             sources=_sources(self._citations),
+            conflicts=self._conflicts,
             clarification=run.clarification,
             degraded=self._ledger.degraded,
             index_version=run.index_version,

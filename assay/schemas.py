@@ -200,6 +200,25 @@ class Answer(Shape):
     missing: list[str] = []
 
 
+class ConflictSide(Shape):
+    """What one document says. ``number``: that of its citation; ``date``: the document's, where its metadata tells."""
+
+    number: int
+    slot: str
+    value: str
+    quote: str
+    date: str | None = None
+
+
+class Conflict(Shape):
+    """Documents that answer otherwise than each other, each of them cited. ``newest``: the ``number`` of the side whose
+    document is the newest, where all have a date."""
+
+    kind: Literal["number", "date", "name", "negation"]
+    sides: list[ConflictSide]
+    newest: int | None = None
+
+
 class Choice(Shape):
     label: str
     filters: dict[str, Any] = {}
@@ -395,6 +414,7 @@ class AskResponse(Shape):
     answer: Answer | None
     citations: list[Citation] = []
     sources: list[Source] = []
+    conflicts: list[Conflict] = []
     clarification: Clarification | None = None
     degraded: list[Degraded] = []
     index_version: str | None = None

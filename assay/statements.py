@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from assay.schemas import And, Filter, Not, Predicate
+from assay.schemas import And, Conflict, Filter, Not, Predicate
 from assay.types import Explain, Scope
 
 
@@ -40,6 +40,16 @@ def left_out(count: int, missing: Sequence[str]) -> str:
     what = "A sentence was" if count == 1 else f"{count} sentences were"
     said = f"{what} left out, since the documents that were searched do not bear {'it' if count == 1 else 'them'} out."
     return f"{said} Nothing was found about: {', '.join(missing)}." if missing else said
+
+
+def disagree(conflict: Conflict) -> str:
+    """Says what each document says, and which is the newest."""
+    said = ", ".join(f"[{side.number}] says {side.value}" for side in conflict.sides)
+    newest = next((side for side in conflict.sides if side.number == conflict.newest), None)
+    told = "newer" if len(conflict.sides) == 2 else "newest"
+    return f"The documents disagree: {said}." + (
+        f" The {told} one is [{newest.number}] ({newest.date})." if newest else ""
+    )
 
 
 def not_written(reason: str) -> str:

@@ -194,6 +194,19 @@ async def test_wrong_arguments_go_back_to_the_model_and_so_does_a_tool_that_fail
     assert {d.stage for d in response.degraded} == {"tools"} and response.status == "answered"
 
 
+async def test_tools_without_the_buckets_names_are_said_when_they_are_made() -> None:
+    class Blind(ListRetriever):
+        async def describe(self, scope: Any) -> Any:
+            raise StageUnavailable("the index is away")
+
+    table = Table(SAID)
+    table.retriever = Blind(MOON, MARS, SUN)
+    events = [e async for e in table.stream(AskRequest(question=QUESTION, mode="tools"))]
+    told = [e.degraded for e in events if e.type == "degraded"]
+    assert isinstance(last := events[-1], CompletedEvent) and last.response.degraded == told
+    assert [(d.stage, d.fallback) for d in told] == [("retriever", "tools without the buckets' names")]
+
+
 async def test_a_call_that_failed_for_now_may_be_made_again() -> None:
     table = Table(calls(find("Phobos")), calls(find("phobos?")), "Mars has two small moons [E2].")
     table.retriever.faults.extend([None, StageUnavailable("the index is away")])

@@ -1,0 +1,107 @@
+"""A stage in another replica: what Ray raises becomes an error of ours by its kind, and nothing costly is sent twice."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError, RequestCancelledError
+
+from assay.errors import AssayError, InvalidFilter, Overloaded, StageFault, StageUnavailable
+from assay.schemas import AskRequest
+from assay.types import Scope, SearchQuery
+from deployments.remote import RemoteDriver, RemoteGenerator, RemoteRetriever, Reply
+
+pytestmark = pytest.mark.anyio
+
+
+class Response:
+    """Of one call: an answer, a fault, or nothing at all."""
+
+    def __init__(self, said: Any) -> None:
+        self._said, self.cancelled = said, False
+
+    def __await__(self) -> Any:
+        return self._answer().__await__()
+
+    async def _answer(self) -> Any:
+        if self._said is None:
+            await asyncio.Event().wait()
+        if isinstance(self._said, BaseException):
+            raise self._said
+        return Reply(self._said, 0.0)
+
+    async def __aiter__(self) -> Any:
+        yield (await self._answer()).value
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Handle:
+    """A deployment's handle whose calls are answered in order, by whatever method."""
+
+    def __init__(self, *said: Any) -> None:
+        self.responses = [Response(each) for each in said]
+        self.sent: list[Response] = []
+
+    def options(self, **_: Any) -> "Handle":
+        return self
+
+    def __getattr__(self, method: str) -> Any:
+        return type("Method", (), {"remote": staticmethod(self._send)})
+
+    def _send(self, *_: Any) -> Response:
+        self.sent.append(self.responses.pop(0))
+        return self.sent[-1]
+
+
+def remote(kind: Any, *said: Any) -> tuple[Any, Handle]:
+    handle = Handle(*said)
+    return kind("retriever", handle), handle
+
+
+QUERY = SearchQuery(("pumps",))
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (BackPressureError(3, 1), Overloaded),
+        (RayTaskError("search", "", InvalidFilter("no")), InvalidFilter),
+        (RayTaskError("search", "", KeyError("x")), StageFault),
+        (RequestCancelledError("req"), StageUnavailable),
+    ],
+)
+async def test_a_fault_is_told_by_its_kind_and_not_sent_again(fault: BaseException, kind: type[AssayError]) -> None:
+    retriever, handle = remote(RemoteRetriever, fault)
+    with pytest.raises(kind) as caught:
+        await retriever.search(QUERY)
+    assert len(handle.sent) == 1
+    assert (caught.value.status, caught.value.retryable) == (kind.status, kind.retryable)
+    generator, _ = remote(RemoteGenerator, fault)
+    with pytest.raises(kind):
+        await anext(generator.generate(QUERY))
+
+
+@pytest.mark.parametrize("lost", [RayActorError(), ReplicaUnavailableError("r1")])
+async def test_what_a_dead_replica_was_asked_is_asked_once_more_but_for_a_question(lost: Exception) -> None:
+    retriever, handle = remote(RemoteRetriever, lost, ())
+    assert await retriever.describe(Scope()) == () and len(handle.sent) == 2
+    retriever, handle = remote(RemoteRetriever, lost, lost)
+    with pytest.raises(StageUnavailable):
+        await retriever.search(QUERY)
+    driver, handle = remote(RemoteDriver, lost, ())
+    with pytest.raises(StageUnavailable):
+        await driver.ask(AskRequest(question="When?"), "req")
+    assert len(handle.sent) == 1
+
+
+async def test_who_is_cancelled_cancels_what_it_asked() -> None:
+    retriever, handle = remote(RemoteRetriever, None)
+    task = asyncio.create_task(retriever.search(QUERY))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert handle.sent[0].cancelled

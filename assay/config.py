@@ -247,6 +247,13 @@ class GradeConfig(Logistic):
         ),
         description="P(the evidence is about what is asked): over what says so of any collection, not of steps and links.",
     )
+    enough: float = Field(
+        default=0.8,
+        ge=0,
+        le=1,
+        description="From this P(enough) on the search ends. A further round is searches, and no model: cheap beside an answer "
+        "that lacks a step.",
+    )
     min_answer: float = Field(
         default=0.4,
         ge=0,

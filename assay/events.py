@@ -70,6 +70,7 @@ class GradeEvent(_Event):
     p_about: float
     missing: list[str] = []
     follow_up: str | None = None
+    beside: list[str] = []
     features: dict[str, float] = {}
 
 

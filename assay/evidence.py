@@ -34,8 +34,8 @@ class EvidenceSet:
     def __init__(self, per_document: int) -> None:
         self._per_document = per_document
         self._all: list[Evidence] = []
-        self._rank: dict[str, int] = {}
-        self._chunks: set[int] = set()
+        self._slots: dict[int, str] = {}  # of chunks
+        self._place: dict[str, tuple[int, int]] = {}  # of slots: the best rank, and the round that gave it
         self._documents: Counter[str] = Counter()
 
     @property
@@ -44,10 +44,11 @@ class EvidenceSet:
 
     def new(self, hits: Iterable[Hit]) -> tuple[Hit, ...]:
         """The hits that are not in it yet, in their order."""
-        return tuple(hit for hit in hits if hit.chunk.id not in self._chunks)
+        return tuple(hit for hit in hits if hit.chunk.id not in self._slots)
 
     def add(self, found: Iterable[Found], keep: int) -> tuple[Evidence, ...]:
-        """Appends the best ``keep`` of what is new (``found`` comes best first) and returns them, with their slots.
+        """Appends the best ``keep`` of what is new (``found`` comes best first) and returns them, with their slots. What is
+        there already, and is found again at a better place, has that place from now on.
 
         Passages of a document that already has its share, and near-duplicates of what is there, come after all others: they
         fill up, but crowd nothing out.
@@ -56,10 +57,12 @@ class EvidenceSet:
         over: list[Found] = []
         documents = self._documents.copy()
         words = [_words(e.hit) for e in self._all]
+        room = keep
         for f in found:
-            if len(fair) == keep:
+            if room == 0:
                 break
-            if f.hit.chunk.id in self._chunks:
+            if f.hit.chunk.id in self._slots:
+                fair.append(f)
                 continue
             own = _words(f.hit)
             full = documents[f.hit.chunk.doc_id] >= self._per_document
@@ -68,14 +71,20 @@ class EvidenceSet:
             else:
                 fair.append(f)
                 words.append(own)
+                room -= 1
             documents[f.hit.chunk.doc_id] += 1
-        return tuple(self._append(f, rank) for rank, f in enumerate([*fair, *over][:keep]))
+        added: list[Evidence] = []
+        for rank, f in enumerate([*fair, *over[:room]]):
+            if (slot := self._slots.get(f.hit.chunk.id)) is None:
+                added.append(self._append(f))
+                slot = added[-1].slot
+            self._place[slot] = min((rank, f.round), self._place.get(slot, (rank, f.round)))
+        return tuple(added)
 
-    def _append(self, f: Found, rank: int) -> Evidence:
+    def _append(self, f: Found) -> Evidence:
         evidence = Evidence(f"E{len(self._all) + 1}", f.hit, f.score, f.round, f.gain)
         self._all.append(evidence)
-        self._rank[evidence.slot] = rank
-        self._chunks.add(f.hit.chunk.id)
+        self._slots[f.hit.chunk.id] = evidence.slot
         self._documents[f.hit.chunk.doc_id] += 1
         return evidence
 
@@ -85,7 +94,7 @@ class EvidenceSet:
         Scores of different rounds do not compare (each is relative to its own candidates), so that the rounds take turns
         by rank; of equals the earlier round goes first.
         """
-        return tuple(sorted(self._all, key=lambda e: (self._rank[e.slot], e.round))[:count])
+        return tuple(sorted(self._all, key=lambda e: self._place[e.slot])[:count])
 
 
 def _words(hit: Hit) -> frozenset[str]:

@@ -164,14 +164,15 @@ def _stands(title: str, text: str) -> bool:
     return False
 
 
-def leads(question: str, evidence: Sequence[Evidence], most: int) -> list[str]:
-    """Names that stand in the evidence, but neither in the question nor as a title of the evidence, as they are written:
-    what the evidence says beyond the question, and may have to be looked up. Those first that stand in a sentence with more
-    of the question's words, in a passage that the question names, and in a better one (``evidence`` comes best first)."""
+def leads(question: str, evidence: Sequence[Evidence], most: int) -> dict[str, Evidence]:
+    """Names that stand in the evidence, but neither in the question nor as a title of the evidence, as they are written, each
+    with the passage that it stands in: what the evidence says beyond the question, and may have to be looked up. Those first
+    that stand in a sentence with more of the question's words, in a passage that the question names, and in a better one
+    (``evidence`` comes best first)."""
     asked, words = frozenset(terms(question)), frozenset(content_terms(question))
     read = [_read(e.hit.chunk) for e in evidence]
     titles = {r.title for r in read}
-    found: dict[str, float] = {}
+    found: dict[str, tuple[float, Evidence]] = {}
     for rank, (e, r) in enumerate(zip(evidence, read, strict=True)):
         worth = (_IN_ASKED if _asked(r, normalise(question), asked) else 0.0) - _PER_RANK * rank
         for start, end in sentences(e.hit.chunk.text):
@@ -179,8 +180,10 @@ def leads(question: str, evidence: Sequence[Evidence], most: int) -> list[str]:
             share = covered(words, frozenset(terms(f"{e.hit.chunk.title} {sentence}")))
             for name in _new_names(sentence, asked, titles):
                 score = share + worth + (_LONGER if " " in name else 0.0)
-                found[name] = max(found.get(name, score), score)
-    return sorted(found, key=lambda name: -found[name])[:most]
+                if name not in found or score > found[name][0]:
+                    found[name] = score, e
+    ordered = sorted(found.items(), key=lambda item: -item[1][0])[:most]
+    return {name: e for name, (_, e) in ordered}
 
 
 def _new_names(sentence: str, asked: frozenset[str], titles: set[str]) -> Iterator[str]:

@@ -80,12 +80,13 @@ async def _search(run: Run) -> AsyncGenerator[Event]:
             yield event
         async for event in run.check_overload():
             yield event
-        if run.clarification is not None or not run.fresh:
+        fresh = run.fresh
+        if run.clarification is not None or run.found is None or not (fresh or run.evidence.all):
             break
         yield run.status("reranking")
         async for event in run.rerank():
             yield event
-        if run.mode == "pipeline":
+        if run.mode == "pipeline" or not fresh:
             break
         yield run.status("grading")
         async for event in run.make_grade():

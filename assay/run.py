@@ -220,6 +220,7 @@ class Run(Searching):
             yield event
         self._choose_mode()
         self.queries = tuple(dict.fromkeys((self.plan.query, self.request.question, *self.plan.variants)))
+        self.parts = self.plan.sub_questions
         self.ledger.note("plan", _summary(self.mode, self.plan, self.queries, self.scope))
         yield ev.PlanEvent(
             mode=self.mode,
@@ -335,9 +336,10 @@ class Run(Searching):
         assert self.found is not None
         if self.round == 1 and (why := self.config.reranker.uncalibrated):
             yield self.ledger.fell_back("reranker", f"not calibrated: {why}", "weights that are no model's own")
-        hits, keep = self.evidence.new(self.found.hits), top_k(self.request, self.config)
+        hits, keep = self.found.hits, top_k(self.request, self.config)
         done = Reranked(tuple(Ranked(hit, hit.score, None) for hit in hits), usage=Usage())
-        if self.request.options.rerank:
+        # It orders by the whole question, of which a follow-up's passage holds one step: that has the order of its own search.
+        if self.request.options.rerank and self.round == 1:
             request = RerankRequest(self.plan.query, hits, len(hits), self.id)
             try:
                 done = await self.ledger.call(
@@ -371,6 +373,7 @@ class Run(Searching):
             p_about=grade.p_about,
             missing=list(grade.missing),
             follow_up=grade.follow_up,
+            beside=list(grade.beside),
             features=dict(grade.features),
         )
 
@@ -380,6 +383,13 @@ class Run(Searching):
 
     def _grade_request(self) -> GradeRequest:
         return GradeRequest(self.plan.query, self.best(), self.id)
+
+    def _follow(self, grade: Grade) -> bool:
+        """Whether there is anything to ask that was not asked yet; if so it is what the next round asks."""
+        wanted = (grade.follow_up, *grade.beside)
+        fresh = tuple(query for query in wanted if query is not None and query_key(query) not in self.tried)
+        self.queries, self.parts = fresh[:1], fresh[1:]
+        return bool(fresh)
 
     def decided(self) -> bool:
         """Whether the search ends here. A query that was tried before is never run again: that ends it too."""
@@ -391,8 +401,6 @@ class Run(Searching):
                 return True
             own = self.request.filters
             self.end, self.clarification = "clarify", clarify.unclear(self.request.question, self.best(), own)
-        elif grade.verdict == "enough" or grade.follow_up is None or query_key(grade.follow_up) in self.tried:
+        elif grade.p_enough >= self.config.reranker.grade.enough or not self._follow(grade):
             self.end = "answered"
-        else:
-            self.queries = (grade.follow_up,)
         return self.end is not None

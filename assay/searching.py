@@ -65,6 +65,7 @@ class Searching:
         self.request, self.stages, self.config, self.id, self.ledger = request, stages, config, request_id, ledger
         self.plan = plan or Plan(query=request.question)
         self.queries: tuple[str, ...] = (request.question,)
+        self.parts: tuple[str, ...] = ()  # searched beside them, each by itself: sub-questions, or further follow-ups
         self.scope = Scope(tuple(request.buckets), request.filters)  # narrowed by the plan, never widened
         self.evidence = EvidenceSet(config.loop.per_document)
         self.found: SearchResult | None = None
@@ -144,11 +145,9 @@ class Searching:
         self.index_version = self.found.index_version if self.found else self.index_version
 
     def _parts(self) -> tuple[str, ...]:
-        """Sub-questions are searched on their own, in the first round, as far as the tool budget goes."""
-        if self.round > 1:
-            return ()
+        """As far as the tool budget goes."""
         spare = self.ledger.budget.tool_calls - len(self.ledger.tool_calls) - 1
-        return self.plan.sub_questions[: max(0, spare)]
+        return self.parts[: max(0, spare)]
 
     async def _searched(self) -> AsyncGenerator[ev.Event]:
         asked = [self.queries, *((part,) for part in self._parts())]

@@ -423,7 +423,8 @@ class GradeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """Probabilities that sum to 1, the measured features behind them, and for "more" the query to try next. ``p_about``, apart
+    """Probabilities that sum to 1, the measured features behind them, and for "more" the query to try next, with those that are
+    to be searched ``beside`` it, each by itself. ``p_about``, apart
     from these: whether the evidence is about what is asked at all, so that an answer can be made of it, whole or not."""
 
     p_enough: float
@@ -433,6 +434,7 @@ class Grade:
     features: Mapping[str, float]
     missing: tuple[str, ...] = ()
     follow_up: str | None = None
+    beside: tuple[str, ...] = ()
     usage: Usage = Usage()
 
     @property

@@ -176,5 +176,5 @@ def _plan(plan: ev.PlanEvent) -> str:
 def _grade(grade: ev.GradeEvent) -> str:
     parts = [f"enough {grade.p_enough:.2f}, more {grade.p_more:.2f}, clarify {grade.p_clarify:.2f}"]
     parts += [f"missing: {', '.join(grade.missing)}"] if grade.missing else []
-    parts += [f"next: {grade.follow_up}"] if grade.follow_up else []
+    parts += [f"next: {' | '.join([grade.follow_up, *grade.beside])}"] if grade.follow_up else []
     return "; ".join(parts)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from assay.features import leads, of_evidence, phrases
+from assay.grade import follow_ups
 from assay.types import Evidence, Hit
 from tests.fakes import chunk
 
@@ -50,6 +51,12 @@ def test_names_are_runs_of_capitals_with_function_words_inside() -> None:
 
 
 def test_leads_are_the_evidences_own_names_nearest_to_the_question_first() -> None:
-    found = leads(QUESTION, evidence(FILM, RIVER), 2)
-    assert found[0] == "Ana Moreno"
+    passages = evidence(FILM, RIVER)
+    found = leads(QUESTION, passages, 2)
+    assert next(iter(found.items())) == ("Ana Moreno", passages[0])
+    first, *others = follow_ups(QUESTION, passages, ())
+    assert first == "Ana Moreno city birthplace director", (
+        "what the film's passage does not have is asked of its director"
+    )
+    assert others == ["Chile city birthplace director"]
     assert "Ana Moreno" not in leads(QUESTION, evidence(FILM, DIRECTOR), 9), "its passage is there already"

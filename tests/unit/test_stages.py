@@ -9,7 +9,7 @@ from assay.config import ExpanderConfig, GradeConfig, RerankerConfig, RerankMeth
 from assay.errors import BadModelOutput, SetupError
 from assay.expand import LLMExpander, distinct
 from assay.features import of_evidence
-from assay.grade import FeatureGrader, follow_up, uncovered
+from assay.grade import FeatureGrader, follow_ups, uncovered
 from assay.plan import plan_schema
 from assay.rerank import LLMReranker, blend
 from assay.templates import Prompt
@@ -244,8 +244,8 @@ def test_an_unmeasured_feature_is_absent_not_zero() -> None:
 def test_the_follow_up_asks_for_what_is_missing() -> None:
     evidence = found("The ocean is deep.")
     missing = uncovered("What causes the ocean tides on Mars?", evidence)
-    query = follow_up("What causes the ocean tides on Mars?", evidence, missing)
-    assert query is not None and "tides" in query and "Mars" in query and "ocean" not in query
+    (query,) = follow_ups("What causes the ocean tides on Mars?", evidence, missing)
+    assert "tides" in query and "Mars" in query and "ocean" not in query
 
 
 def test_a_template_is_checked_when_it_is_loaded() -> None:

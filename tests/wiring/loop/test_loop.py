@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from assay.types import (
     PlanRequest,
     Reranked,
     RerankRequest,
+    ScoreRequest,
     SearchQuery,
     SearchResult,
     Support,
@@ -170,6 +172,23 @@ async def test_a_query_in_other_words_order_or_case_is_never_run_again(follow_up
     bench = Bench(more(follow_up), plan='{"variants": []}')
     response = await bench.ask()
     assert (response.rounds, response.terminated_by) == (1, "answered")
+
+
+async def test_follow_ups_are_searched_side_by_side_and_what_they_find_again_moves_up() -> None:
+    """Filler crowds the moons of Mars out of the best passages; the follow-up's search has them first, and asks no model."""
+    filler = [
+        chunk(n, f"Ocean tides on Earth, causes of them, part {n}: {n * 'x'} y{n}.", f"Tide {n}") for n in range(10, 17)
+    ]
+    mars = chunk(2, "Mars has two small moons and no ocean. They are called Phobos and Deimos.", "Mars")
+    grade = replace(more("Phobos Deimos moons"), beside=("light of the Sun", QUESTION.upper()))
+    bench = Bench(grade, ENOUGH, plan='{"variants": []}', chunks=(*filler, mars, SUN))
+    response = await bench.ask(include=["evidence", "tool_calls"])
+    asked = [query.queries for query in bench.retriever.history]
+    assert asked == [(QUESTION,), ("Phobos Deimos moons",), ("light of the Sun",)], "none of them twice"
+    assert (response.rounds, response.status) == (2, "answered")
+    assert sum(isinstance(request, ScoreRequest) for request in bench.llm.history) == 2, "one to rerank, one to write"
+    moved = {e.title: (e.round, e.rank) for e in response.evidence or []}
+    assert moved["Mars"] == (1, 2), "it keeps its round and its slot, and has its new place"
 
 
 async def test_a_round_without_new_evidence_ends_the_search() -> None:

@@ -19,10 +19,9 @@ import ray
 from ray import serve
 
 from assay.serve_config import load
-from bench.doors_clients import clients, events_until, every_door
+from bench.doors_clients import attached, clients, events_until, every_door
 from bench.doors_graph import ENGINE, QUESTION, STAYS, WORKS, config
 from bench.report import Row, at_most, options, publish
-from deployments.batch import connected
 from deployments.local import LocalGraph, descendants
 
 DROPPED, IDLE, ACTIVE = 200, 100, 20
@@ -173,7 +172,7 @@ async def _whole(http: httpx.AsyncClient) -> float:
 
 
 def doors(graph: LocalGraph) -> list[Row]:
-    found = every_door(graph.url, graph.address, QUESTION)
+    found = every_door(graph.url, QUESTION)
     first = found["HTTP"]
     if not first.text or first.citations == "[]":
         raise RuntimeError(f"no cited answer to compare: {first}")
@@ -189,9 +188,8 @@ def main() -> None:
         path = config(folder, grace_s=GRACE_S)
         with LocalGraph(load(path), log=folder / "serve.log", port=8767) as graph:
             graph.wait_ready(300)
-            rows = doors(graph)
-            with connected(graph.address, "assay"):
-                watch = Watch(graph)
+            with attached(graph.address):
+                rows, watch = doors(graph), Watch(graph)
                 rows += dropped(graph, watch, 40 if args.quick else DROPPED, args.quick)
                 idle = 20 if args.quick else IDLE
                 rows += asyncio.run(beside(graph.url, watch, idle, ACTIVE, 2 if args.quick else 10))

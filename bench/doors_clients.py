@@ -2,17 +2,19 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import httpx2
 import openai
+import ray
 from mcp import Client as McpClient
 from mcp.client.streamable_http import streamable_http_client
 from ray import serve
@@ -21,10 +23,20 @@ from assay.chat import SOURCES
 from assay.client import Client
 from assay.events import CompletedEvent
 from assay.schemas import AskRequest, AskResponse
-from deployments.batch import connected
 
 ROOT = Path(__file__).parents[1]
 NO_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+
+
+@contextmanager
+def attached(address: str) -> Iterator[None]:
+    """To the Ray of a running graph, for handles."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    ray.init(address=address, namespace="serve", log_to_driver=False, configure_logging=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 @asynccontextmanager
@@ -63,8 +75,8 @@ def told(response: AskResponse) -> Told:
     return Told(text, json.dumps([c.model_dump(mode="json") for c in response.citations], sort_keys=True))
 
 
-def every_door(url: str, address: str, question: str) -> Mapping[str, Told]:
-    """One question through six doors; the answers must be one."""
+def every_door(url: str, question: str) -> Mapping[str, Told]:
+    """One question through six doors, whose answers should be one. This process must be ``attached``."""
     request = AskRequest(question=question)
     with Client(url) as client:
         found = {"HTTP": told(client.ask(request))}
@@ -72,8 +84,7 @@ def every_door(url: str, address: str, question: str) -> Mapping[str, Told]:
     found["SSE"] = told(last.response)
     found["OpenAI"] = _by_openai(url, question)
     found["MCP"] = told(asyncio.run(_by_mcp(url, question)))
-    with connected(address, "assay"):
-        found["Python handle"] = told(serve.get_app_handle("assay").ask.remote(request).result(timeout_s=60))
+    found["Python handle"] = told(serve.get_app_handle("assay").ask.remote(request).result(timeout_s=60))
     command = [sys.executable, "-m", "assay", "ask", question, "--url", url, "--json"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     found["CLI"] = told(AskResponse.model_validate_json(printed))

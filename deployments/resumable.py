@@ -8,6 +8,7 @@ its client says so, or with its replica; and its stream ends with an event that 
 import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack, aclosing, suppress
+from contextvars import Context
 from typing import Annotated
 
 from fastapi import FastAPI, Header, Path, Query, Request, Response
@@ -58,7 +59,8 @@ class Resumables:
         holds.enter_context(held(request.state.permit))
         grace_s = self.config.streams.grace_s
         run = Run(self.streams, owner_of(request), group, request.state.request_id, grace_s)
-        task = asyncio.create_task(run.live(events, holds))
+        # Ray cancels whatever a cancelled request has called, and knows it by the context: this one must not be of it.
+        task = asyncio.create_task(run.live(events, holds), context=Context())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         run.task = task
@@ -134,12 +136,14 @@ class Run:
         return await self._streams.append(self.id, self._owner, self._told, frames, ended, self._group)
 
     async def _end(self, fault: AssayError) -> None:
-        if not self._told:
-            if not self.first.done():
-                self.first.set_exception(fault)
+        if not self._told and not self.first.done():
+            self.first.set_exception(fault)
             return
         with suppress(AssayError):  # of the streams' own: then whoever reads is told by them
-            await self._tell(ErrorEvent(request_id=self._request_id, error=body_of(fault, self._request_id)))
+            part = await self._streams.read(self.id, self._owner, 0, 0)
+            if not part.ended:  # an append that was interrupted may have been one or not
+                self._told = len(part.frames)
+                await self._tell(ErrorEvent(request_id=self._request_id, error=body_of(fault, self._request_id)))
 
     async def _watch(self) -> None:
         """Raises ``Abandoned``."""

@@ -1,10 +1,8 @@
 """The whole graph with a fake engine, behind two replicas of its ingress: one answer by every door, and streams that drop."""
 
 import asyncio
-import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,9 +11,8 @@ import pytest
 
 from assay.serve_config import load
 from bench.doors import Watch, drop
-from bench.doors_clients import clients, events_until, every_door
+from bench.doors_clients import attached, clients, events_until, every_door
 from bench.doors_graph import QUESTION, STAYS, WORKS, config
-from deployments.batch import connected
 from deployments.local import LocalGraph, descendants
 from tests.wiring.test_api import frames
 
@@ -33,7 +30,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Any) 
 
 @pytest.fixture(scope="module")
 def watch(graph: LocalGraph) -> Iterator[Watch]:
-    with connected(graph.address, "assay"):
+    with attached(graph.address):
         yield Watch(graph)
 
 
@@ -55,8 +52,9 @@ def take_up(graph: LocalGraph, id_: str, last: int) -> list[dict[str, Any]]:
     return frames(reply.text)
 
 
+@pytest.mark.usefixtures("watch")
 def test_one_answer_by_every_door(graph: LocalGraph) -> None:
-    found = every_door(graph.url, graph.address, QUESTION)
+    found = every_door(graph.url, QUESTION)
     assert set(found) == {"HTTP", "SSE", "OpenAI", "MCP", "Python handle", "CLI"}
     assert "gravity of the Moon" in found["HTTP"].text and "moon.md" in found["HTTP"].citations
     assert set(found.values()) == {found["HTTP"]}
@@ -79,8 +77,7 @@ def test_a_stream_is_taken_up_through_either_replica(graph: LocalGraph) -> None:
     assert whole[-1]["event"] == "completed"
     for last in range(12):
         assert take_up(graph, id_, last % 4) == whole[last % 4 :]
-    line = re.compile(rf'"path": "/v1/streams/{id_}"')
-    served = [path.name for path in Path(graph.logs).glob("*Ingress*") if line.search(path.read_text())]
+    served = [path.name for path in graph.logs.glob("*Ingress*") if f"/v1/streams/{id_}" in path.read_text()]
     assert len(served) == 2, served
 
 
@@ -104,11 +101,9 @@ def test_a_replica_that_dies_ends_its_streams_with_an_error(graph: LocalGraph, n
     events = frames(reply.text)
     assert [e["event"] for e in events].count("error") == 1
     assert events[-1]["data"]["error"]["code"] == "stage_unavailable"
-    watcher = httpx.Client(base_url=graph.url, timeout=60, trust_env=False)
-    with watcher:
-        while watcher.get("/readyz").status_code != 200:
-            assert time.monotonic() < until
-            time.sleep(0.2)
+    while httpx.get(f"{graph.url}/readyz", timeout=60, trust_env=False).status_code != 200:
+        assert time.monotonic() < until
+        time.sleep(0.2)
 
 
 def replicas(graph: LocalGraph, name: str) -> list[psutil.Process]:

@@ -35,12 +35,25 @@ def config(**streams: Any) -> IngressConfig:
     )
 
 
+class Elsewhere(MemoryStreams):
+    """Another process: what is told to it may be interrupted before it arrives, and after."""
+
+    def __init__(self) -> None:
+        super().__init__(300, 10**6)
+
+    async def append(self, *args: Any, **more: Any) -> float:
+        await asyncio.sleep(0.01)
+        idle = await super().append(*args, **more)
+        await asyncio.sleep(0.01)
+        return idle
+
+
 @asynccontextmanager
 async def replicas(
     driver: ScriptedDriver, settings: IngressConfig, count: int = 1, **headers: str
 ) -> AsyncGenerator[list[httpx.AsyncClient]]:
     """Real servers, which find each other's streams where there are several; a client of each."""
-    shared: Streams | None = MemoryStreams(300, 10**6) if count > 1 else None
+    shared: Streams | None = Elsewhere() if count > 1 else None
     async with AsyncExitStack() as stack:
         clients = []
         for _ in range(count):
@@ -243,6 +256,7 @@ async def test_another_tenants_stream_does_not_exist(tmp_path: Path) -> None:
             assert (await take_up(http, id_, 0, authorization="Bearer no")).status_code == 401
         assert [len(frames((await take_up(http, id_, 0, **same)).text)) for http in clients] == [9, 9]
         driver.script = whole()
+        await asyncio.sleep(0.1)  # what it holds it lets go right after its last event
         assert (await clients[0].post(ASK, json={"question": "And another?"})).status_code == 200
 
 
@@ -291,6 +305,20 @@ async def test_its_client_ends_it() -> None:
             assert (await take_up(http, id_, 1)).status_code == 404
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.005, 0.015, 0.025, 0.035])
+async def test_however_an_end_comes_between_two_events_it_is_told(after_s: float) -> None:
+    """Its client ends it while an event is on its way to the other replicas."""
+    driver = ScriptedDriver(*slowly(ev.AnswerEvent(delta="x"), seconds=0.001) * 3000)
+    async with replicas(driver, config(), 2) as (one, other):
+        id_, _ = await drop_after(one, 1)
+        await asyncio.sleep(after_s)
+        assert (await other.delete(f"/v1/streams/{id_}")).status_code == 204
+        await until(lambda: driver.running == 0)
+        events = frames((await take_up(other, id_, 0)).text)
+    assert [e["event"] for e in events] == ["answer"] * (len(events) - 1) + ["error"]
+    assert [e["id"] for e in events] == [str(n + 1) for n in range(len(events))]
+
+
 async def test_gone_before_the_first_event() -> None:
     driver = ScriptedDriver(60.0)
     async with replicas(driver, config()) as (http,):
@@ -303,7 +331,7 @@ async def test_gone_before_the_first_event() -> None:
 
 async def test_a_replica_that_stops_says_so() -> None:
     driver = ScriptedDriver(ev.StatusEvent(state="planning"), 60.0)
-    shared = MemoryStreams(300, 10**6)
+    shared = Elsewhere()
     async with (
         server(driver, config(), shared) as url,
         httpx.AsyncClient(base_url=url, headers=JSON, trust_env=False) as http,

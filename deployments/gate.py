@@ -22,6 +22,7 @@ from assay.audit import Audit, Trail
 from assay.errors import AssayError, InvalidRequest
 from assay.keys import Keyring
 from assay.ports import Driver
+from deployments.page import is_page
 from deployments.problems import body_of, response_of
 
 GROUPS_HEADER = "x-assay-groups"
@@ -84,7 +85,7 @@ class Gate:
             await self.app(scope, receive, send)
             return
         trail: Trail = scope["state"]["trail"]
-        if _path(scope) in OPEN:
+        if _path(scope) in OPEN or is_page(_path(scope)):
             trail.drop()
             await self.app(scope, receive, send)
             return

@@ -9,16 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.wiring.debian import install
+
 SUPERUSER = "postgres"
 
 
 def programs() -> Path:
     """The folder of ``initdb`` and ``pg_ctl``, of the newest version; installed by apt first where there is none."""
     if not (found := _found()):
-        sudo = [] if os.getuid() == 0 else ["sudo", "-n"]
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "postgresql"]):
-            subprocess.run([*sudo, "apt-get", *words], env=quiet, check=True, stdout=subprocess.DEVNULL)
+        install("postgresql")
         found = _found()
     assert found, "apt has installed postgresql, but there is no initdb below /usr/lib/postgresql"
     return found[-1]

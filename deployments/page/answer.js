@@ -3,6 +3,8 @@
 import { h, percent, place, unseen } from './dom.js';
 
 const MARKS = /(?:\s?\[\d+\])+/y;
+// A citation stays on the line of its sentence's end.
+const LAST_WORD = /^(.*?)(\S{0,30})$/s;
 const MARKED = /(?:\s?\[\d+\])+(\s\|)?\s*$/;
 
 export class AnswerText {
@@ -91,19 +93,21 @@ export class AnswerText {
       at = start + sentence.text.length;
       MARKS.lastIndex = at;
       at += MARKS.exec(line)?.[0].length ?? 0;
-      const weak = sentence.support != null && sentence.support < 0.5;
-      shown.push(h('span', { class: `sentence${weak ? ' weak' : ''}` }, sentence.text, ...this.#chips(sentence)));
+      const weak = sentence.citations.length > 0 && sentence.citations.every(({ support }) => support < 0.5);
+      const [, text, end] = LAST_WORD.exec(sentence.text);
+      const [first, ...chips] = this.#chips(sentence);
+      shown.push(h('span', { class: `sentence${weak ? ' weak' : ''}` }, text, h('span', { class: 'keep' }, end, first), chips));
     }
     if (at < line.length) shown.push(line.slice(at));
     return shown;
   }
 
   #chips({ citations }) {
-    return citations.flatMap((citation) => {
+    return citations.map((citation) => {
       const where = [citation.title, place(citation)].filter(Boolean).join(', ');
       const chip = h('button', { type: 'button', class: 'cite', title: where, click: () => this.open(citation, chip) },
         unseen('Source '), String(citation.number), unseen(`, ${where}, support`), ' ', h('span', { class: 'support' }, percent(citation.support)));
-      return ['\u00a0', chip];
+      return chip;
     });
   }
 }

@@ -8,6 +8,7 @@ import { Sheet } from './sheet.js';
 export class Documents {
   constructor() {
     this.body = $('doc-body');
+    this.facts = $('doc-facts');
     this.shown = null; // the citation's button
     this.sheet = new Sheet($('doc'), {
       over: '(max-width: 1359px)', others: ['side', 'column'], first: () => $('doc-title'),
@@ -26,6 +27,7 @@ export class Documents {
   /** Opens the document of a citation; `from` is the button that names it, which gets the focus back. */
   async open(citation, from) {
     $('doc-title').textContent = citation.title || citation.uri;
+    this.facts.replaceChildren();
     this.body.replaceChildren(h('p', { class: 'loading' }, 'Opening'));
     this.sheet.open(from);
     this.#shows(from);
@@ -46,7 +48,8 @@ export class Documents {
   }
 
   #quote(citation, why) {
-    this.body.replaceChildren(h('p', { class: 'doc-facts', dir: 'auto' }, citation.uri, h('br'), why), ...quoted(citation));
+    this.facts.replaceChildren(h('p', { dir: 'auto' }, citation.uri), h('p', {}, why));
+    this.body.replaceChildren(...quoted(citation));
   }
 
   #show(view, path, citation) {
@@ -54,11 +57,9 @@ export class Documents {
     const where = place(highlight ?? citation);
     $('doc-title').textContent = about.title || about.uri;
     this.text = h('div', { class: 'doc-text', dir: 'auto' });
-    this.body.replaceChildren(
-      h('div', { class: 'doc-facts' },
-        h('p', { dir: 'auto' }, [about.bucket, about.uri, plural(chars, 'character')].join(' · ')),
-        where && h('p', { class: 'crumb', dir: 'auto' }, where)),
-      this.text);
+    this.facts.replaceChildren(h('p', { dir: 'auto' }, [about.bucket, about.uri, plural(chars, 'character')].join(' · ')),
+      h('p', { class: 'crumb', dir: 'auto' }, where));
+    this.body.replaceChildren(this.text);
     this.page = null;
     this.text.append(...this.#parts(parts));
     this.#more(path, view);
@@ -92,19 +93,22 @@ export class Documents {
           element.replaceChildren(errorBox(fault));
         }
       } }, icon('doc'), label));
-      if (label === 'Before') this.text.before(element);
+      if (label === ABOVE) this.text.before(element);
       else this.text.after(element);
     };
-    button('Before', before, (view) => {
+    button(ABOVE, before, (view) => {
       this.page = null;
       this.text.prepend(...this.#parts(view.parts));
       this.#more(path, { before: view.before, after: null });
     });
-    button('After', after, (view) => {
+    button(BELOW, after, (view) => {
       this.text.append(...this.#parts(view.parts));
       this.#more(path, { before: null, after: view.after });
     });
   }
 }
+
+const ABOVE = 'What comes before';
+const BELOW = 'Read on';
 
 const quoted = ({ quote }) => [h('div', { class: 'doc-text', dir: 'auto' }, h('mark', {}, quote))];

@@ -53,7 +53,8 @@ export class Trace {
   /** The end: what happens now is gone, and the whole in one line. */
   done({ total, verdict }) {
     this.now.remove();
-    this.element.removeAttribute('open');
+    this.element.open = false;
+    this.element.hidden = !this.list.childElementCount;
     const parts = [
       verdict, this.searches && plural(this.searches, 'search', 'searches'), this.searches && plural(this.hits, 'hit'),
       this.fallbacks && plural(this.fallbacks, 'fallback'), total != null && seconds(total),

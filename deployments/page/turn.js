@@ -1,7 +1,7 @@
 // One question and what becomes of it: the timeline, the answer with its sources, or what is asked back.
 
 import { AnswerText } from './answer.js';
-import { h, icon, percent, place, plural, say, seconds } from './dom.js';
+import { h, icon, percent, place, plural, say } from './dom.js';
 import { errorBox } from './errors.js';
 import { Trace } from './trace.js';
 
@@ -138,9 +138,9 @@ export class Turn {
       h('ol', {}, items));
   }
 
-  #facts({ rounds, usage, index_version: version, timings_ms: times, terminated_by: end }) {
+  #facts({ rounds, usage, index_version: version, terminated_by: end }) {
     const parts = [
-      ENDS[end], times.total != null && seconds(times.total), rounds > 0 && plural(rounds, 'round'),
+      ENDS[end], rounds > 0 && plural(rounds, 'round'),
       usage.llm_calls > 0 && plural(usage.llm_calls, 'model call'), version && `index ${version}`,
     ];
     return h('p', { class: 'facts' }, parts.filter(Boolean).join(' · '));

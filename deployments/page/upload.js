@@ -19,7 +19,7 @@ export function prepareUpload(done) {
 
 class Form {
   constructor(done) {
-    Object.assign(this, { done, files: [], rows: new Map(), running: false });
+    Object.assign(this, { done, files: [], rows: new Map(), running: false, ended: false });
     $('upload').querySelector('form').addEventListener('submit', (event) => event.preventDefault());
     $('files').addEventListener('change', () => {
       this.#add($('files').files);
@@ -69,7 +69,8 @@ class Form {
       this.rows.set(file.name, { row, state, drop });
       return row;
     }));
-    $('upload-go').disabled = this.running || !this.files.length;
+    $('upload-go').hidden = false;
+    $('upload-go').disabled = !this.files.length;
     $('upload-go').textContent = this.files.length ? `Upload ${plural(this.files.length, 'file')}` : 'Upload';
   }
 
@@ -115,11 +116,12 @@ class Form {
     const good = GOOD.includes(outcome);
     state.className = `state ${good ? 'good' : 'bad'}`;
     state.textContent = OUTCOMES[outcome] + (chunks ? `, ${plural(chunks, 'passage')}` : '');
+    row.querySelector('.why')?.remove();
     if (message) row.append(h('p', { class: 'why', dir: 'auto' }, message));
   }
 
   #completed({ files, bucket }) {
-    files.forEach((file) => this.rows.get(file.name)?.state.classList.contains('good') || this.#outcome(file));
+    files.forEach((file) => this.#outcome(file));
     const good = files.filter(({ outcome }) => GOOD.includes(outcome)).length;
     const told = `${good} of ${plural(files.length, 'file')} can be searched in ${bucket}.`;
     $('upload-says').replaceChildren(h('p', {}, told));
@@ -134,7 +136,8 @@ class Form {
 
   #busy(running) {
     this.running = running;
-    $('upload-go').disabled = running || this.ended;
+    $('upload-go').disabled = running;
+    $('upload-go').hidden = this.ended;
     $('upload-bucket').disabled = $('files').disabled = running;
     $('upload-open').querySelector('span').textContent = running ? 'Adding …' : 'Add documents';
     for (const { drop } of this.rows.values()) drop.hidden = running;

@@ -16,6 +16,7 @@ from assay import schemas as s
 from assay.answers import SqliteAnswers
 from assay.errors import NotFound
 from assay.events import Event
+from assay.index.uploads import Uploads
 from assay.retrieve import LocalRetriever
 from assay.run import Stages
 from tests.wiring.local_driver import LocalDriver
@@ -51,10 +52,27 @@ class HeldDriver(LocalDriver):
                     await asyncio.sleep(0.01)
                 yield event
 
+    async def served(self) -> str | None:
+        await asyncio.to_thread(self._retriever.reload)
+        return self._retriever.index_version
+
     async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
         if (found := await self._answers.get(answer_id, owner)) is None:
             raise NotFound("There is no such answer, or no more.", "id")
         return found
+
+
+@contextmanager
+def working(uploads: Uploads) -> Iterator[None]:
+    """Files that are uploaded meanwhile are read, in a thread."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(uploads.run())
+    thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait({task})))
+    thread.start()
+    yield
+    loop.call_soon_threadsafe(task.cancel)
+    thread.join()
+    loop.close()
 
 
 class Line:

@@ -15,12 +15,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, expect
 
-from assay.config import ConversationsConfig, IngressConfig
+from assay.config import ConversationsConfig, DocumentsConfig, IndexConfig, IngressConfig
+from assay.index.uploads import Uploads
 from assay.keys import KeyFile
 from deployments.api import make_api
 from tests.wiring.chromium import Tab, chromium
-from tests.wiring.index.builders import ingest, retriever, write
-from tests.wiring.page_server import HeldDriver, Line
+from tests.unit.index.fakes import WordEncoder
+from tests.wiring.index.builders import DirectParser, ingest, retriever, write
+from tests.wiring.page_server import HeldDriver, Line, working
 from tests.wiring.scripted_driver import ScriptedDriver, whole
 from tests.wiring.test_client import listening
 
@@ -42,16 +44,25 @@ QUESTION = "When is the pump serviced?"
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> HeldDriver:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     ingest(write(folder / "manuals", {"pump.md": MANUAL}), folder / "index", "manuals")
     ingest(write(folder / "odd", {"<img src=x onerror=window.ran=1>.md": HOSTILE}), folder / "index", "odd")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def driver(folder: Path) -> HeldDriver:
     return HeldDriver(retriever(folder / "index"), folder)
 
 
 @pytest.fixture(scope="module")
-def url(driver: HeldDriver) -> Iterator[str]:
-    with listening(make_api(driver, IngressConfig(conversations=ConversationsConfig(store="memory")))) as url:
+def url(driver: HeldDriver, folder: Path) -> Iterator[str]:
+    documents = DocumentsConfig(path=str(folder / "uploads"))
+    index = IndexConfig(uri=str(folder / "index"))
+    uploads = Uploads(documents, index, WordEncoder, driver.served, lambda limits: DirectParser(limits))
+    config = IngressConfig(conversations=ConversationsConfig(store="memory"), documents=documents)
+    with working(uploads), listening(make_api(driver, config)) as url:
         yield url
 
 
@@ -172,6 +183,23 @@ def test_a_choice_goes_on_with_the_same_plan(tab: Tab) -> None:
     assert body["resume"].startswith("plan_") and "filters" not in body
     expect(answered(page.get_by_role("article").last)).to_contain_text("each May")
     expect(choice).to_be_disabled()
+
+
+def test_files_are_uploaded_and_can_be_asked_about(tab: Tab) -> None:
+    page = tab.page
+    page.get_by_role("button", name="Add documents").click()
+    dialog = page.get_by_role("dialog", name="Add documents")
+    expect(dialog.get_by_label("Bucket")).to_have_value("manuals")
+    winch = {"name": "winch.md", "mimeType": "text/markdown", "buffer": b"# Winch\n\nThe winch pulls eleven tons.\n"}
+    broken = {"name": "broken.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.7 nothing of the kind"}
+    dialog.locator("#files").set_input_files([winch, broken])  # type: ignore[list-item]
+    dialog.get_by_role("button", name="Upload 2 files").click()
+    expect(dialog).to_contain_text("1 of 2 files can be searched in manuals.")
+    rows = dialog.get_by_role("listitem")
+    expect(rows.filter(has_text="winch.md")).to_contain_text("Added, 1 passage")
+    expect(rows.filter(has_text="broken.pdf")).to_contain_text("Failed")
+    dialog.get_by_role("button", name="Close").click()
+    expect(answered(ask(tab, "How many tons does the winch pull?"))).to_contain_text("eleven tons")
 
 
 def test_what_the_server_refuses_is_told_with_its_field_and_what_it_may_be(tab: Tab) -> None:

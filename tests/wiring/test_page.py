@@ -19,8 +19,8 @@ from assay.config import ConversationsConfig, DocumentsConfig, IndexConfig, Ingr
 from assay.index.uploads import Uploads
 from assay.keys import KeyFile
 from deployments.api import make_api
-from tests.wiring.chromium import Tab, chromium
 from tests.unit.index.fakes import WordEncoder
+from tests.wiring.chromium import Tab, chromium
 from tests.wiring.index.builders import DirectParser, ingest, retriever, write
 from tests.wiring.page_server import HeldDriver, Line, working
 from tests.wiring.scripted_driver import ScriptedDriver, whole

@@ -69,10 +69,12 @@ def working(uploads: Uploads) -> Iterator[None]:
     task = loop.create_task(uploads.run())
     thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait({task})))
     thread.start()
-    yield
-    loop.call_soon_threadsafe(task.cancel)
-    thread.join()
-    loop.close()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        loop.close()
 
 
 class Line:

@@ -15,12 +15,13 @@ import { prepareUpload } from './upload.js';
 const INCLUDE = ['trace', 'tool_calls'];
 // By conversation, for this tab: where an answer in the making can be taken up after the page was loaded again.
 const STREAM = 'assay.stream.';
+const LOOK_MS = 1500;
 
 const question = $('question');
 const scope = new Scope();
 const documents = new Documents();
 const side = new Sheet($('side'), {
-  over: '(max-width: 1099px)', others: ['column', 'doc'], first: () => $('side-close'),
+  over: '(max-width: 1099px)', others: '.bar, #main > *, #doc', first: () => $('side-close'),
   opened: (open) => $('side-open').setAttribute('aria-expanded', String(open)),
 });
 const conversations = new Conversations({ open: visit, gone: (id) => id === conversation && visit(null), failed: notice });
@@ -210,7 +211,18 @@ function running(id, content) {
     follow(id, begin(content), null, (line) => takenUp(path, line));
   } else {
     begin(content).stopped('It is being answered elsewhere');
+    lookLater(id);
   }
+}
+
+const lookLater = (id) => setTimeout(() => look(id).catch(notice), LOOK_MS);
+
+/** Until an answer that is made elsewhere is there. */
+async function look(id) {
+  if (conversation !== id || live.has(id)) return;
+  const { messages } = await get(`v1/conversations/${id}`);
+  if (messages.at(-1)?.status === 'running') lookLater(id);
+  else if (conversation === id) await load(id);
 }
 
 /** The conversation that the address names. */

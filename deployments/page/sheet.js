@@ -1,11 +1,10 @@
 // A panel beside the conversation where there is room for it, and over it where there is not: then the rest is inert.
 
-import { $ } from './dom.js';
-
 export class Sheet {
-  /** `over`: the media query under which the panel covers the conversation. `others` are inert while it does. */
+  /** `over`: the media query under which the panel covers the conversation. What `others` selects is inert
+   * while it does: the parts of the main landmark, and not the landmark itself, which has to be there. */
   constructor(panel, { over, others, first, opened = () => {} }) {
-    Object.assign(this, { panel, first, opened, others: others.map($), narrow: matchMedia(over), from: null, isOpen: false });
+    Object.assign(this, { panel, first, opened, others: others, narrow: matchMedia(over), from: null, isOpen: false });
     this.narrow.addEventListener('change', () => this.#apply());
     document.addEventListener('keydown', (event) => {
       if (event.key === 'Escape' && this.isOpen && !document.querySelector('dialog[open]')) this.close();
@@ -34,7 +33,7 @@ export class Sheet {
 
   #apply() {
     const covers = this.isOpen && this.narrow.matches;
-    for (const other of this.others) other.inert = covers;
+    for (const other of document.querySelectorAll(this.others)) other.inert = covers;
     this.panel.classList.toggle('open', this.isOpen);
     document.body.classList.toggle('covered', covers);
     this.opened(this.isOpen);

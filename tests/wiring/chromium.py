@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 from tests.wiring.debian import install
 
@@ -43,11 +43,15 @@ class Tab:
         self._allowed: tuple[str, ...] = ()
         self.page.on("console", lambda said: self._tell(said.text) if said.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda fault: self._tell(f"uncaught: {fault}"))
-        self.page.on("dialog", lambda dialog: (self._tell(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("dialog", self._refuse)
         self.page.on("request", lambda asked: None if asked.url.startswith(url) else self._tell(f"asked {asked.url}"))
 
     def allow(self, *parts: str) -> None:
         self._allowed += parts
+
+    def _refuse(self, dialog: Dialog) -> None:
+        self._tell(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _tell(self, text: str) -> None:
         self.wrong.append(text)

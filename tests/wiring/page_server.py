@@ -11,25 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 
-from assay import loop
-from assay import schemas as s
 from assay.answers import SqliteAnswers
-from assay.errors import NotFound
 from assay.events import Event
 from assay.index.uploads import Uploads
 from assay.retrieve import LocalRetriever
-from assay.run import Stages
+from assay.schemas import AskRequest
 from tests.wiring.local_driver import LocalDriver
 
 PLAN = '{"variants": ["how the pump is serviced"]}'
 
 
 class HeldDriver(LocalDriver):
-    """Keeps answers, as the real one does, and stops before the first event of the kind ``held`` until it is let go on."""
+    """Stops before the first event of the kind ``held`` until it is let go on."""
 
     def __init__(self, retriever: LocalRetriever, folder: Path) -> None:
-        super().__init__(retriever, PLAN)
-        self._answers = SqliteAnswers(folder / "answers.db", 1000, 1)
+        super().__init__(retriever, PLAN, SqliteAnswers(folder / "answers.db", 1000, 1))
         self.held = ""
         self.go = threading.Event()
 
@@ -43,10 +39,8 @@ class HeldDriver(LocalDriver):
             self.held = ""
             self.go.set()
 
-    async def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[Event]:
-        bench = self._bench
-        stages = Stages(bench.expander, bench.retriever, bench.judge, bench.generator, None, self._answers)
-        async with aclosing(loop.answer(request, stages, bench.config, request_id)) as events:
+    async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]:
+        async with aclosing(super().stream(request, request_id)) as events:
             async for event in events:
                 while event.type == self.held and not self.go.is_set():
                     await asyncio.sleep(0.01)
@@ -55,11 +49,6 @@ class HeldDriver(LocalDriver):
     async def served(self) -> str | None:
         await asyncio.to_thread(self._retriever.reload)
         return self._retriever.index_version
-
-    async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
-        if (found := await self._answers.get(answer_id, owner)) is None:
-            raise NotFound("There is no such answer, or no more.", "id")
-        return found
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, FilePayload, Locator, expect
 
 from assay.config import ConversationsConfig, DocumentsConfig, IndexConfig, IngressConfig
 from assay.index.uploads import Uploads
@@ -39,7 +39,8 @@ Set the 🔧 aside first.
 
 The pump is serviced each May by the harbour office. Its pressure is five bar.
 """
-HOSTILE = f"# Crane {EVIL}\n\n## Lifting {EVIL}\n\nThe crane lifts nine tons {EVIL} on every working day.\n"
+TITLE = json.dumps(f"Crane {EVIL}")
+HOSTILE = f"---\ntitle: {TITLE}\n---\n# Crane\n\n## Lifting {EVIL}\n\nThe crane lifts nine tons {EVIL} on every working day.\n"
 QUESTION = "When is the pump serviced?"
 
 
@@ -145,7 +146,7 @@ def test_an_answer_streams_with_its_trace_and_a_citation_opens_its_place(tab: Ta
     document = tab.page.get_by_role("complementary")
     expect(document.locator("mark")).to_have_text("The pump is serviced each May by the harbour office.")
     expect(document.locator("mark")).to_be_in_viewport()
-    expect(document.locator(".crumb")).to_contain_text("Service")
+    expect(document.locator(".crumb")).to_contain_text("Pump manual")
     expect(document.get_by_role("heading", name="Pump manual")).to_be_focused()
     tab.page.keyboard.press("Escape")
     expect(document).to_be_hidden()
@@ -153,13 +154,13 @@ def test_an_answer_streams_with_its_trace_and_a_citation_opens_its_place(tab: Ta
 
 
 def test_a_conversation_is_found_again_renamed_and_deleted(tab: Tab) -> None:
-    answered(ask(tab))
+    answered(ask(tab, question := "Which office does the service of the pump?"))
     tab.page.reload()
     side = tab.page.get_by_role("navigation", name="Conversations")
     text = answered(tab.page.get_by_role("article"))
     expect(text).to_contain_text("each May")
-    expect(text.locator(".cite")).to_have_count(1)
-    side.get_by_role("button", name=f"Rename {QUESTION}").click()
+    expect(text.locator(".cite").first).to_be_visible()
+    side.get_by_role("button", name=f"Rename {question}").click()
     side.get_by_label("Title").fill("Service of pumps")
     side.get_by_label("Title").press("Enter")
     expect(tab.page.get_by_role("heading", level=1)).to_have_text("Service of pumps")
@@ -175,8 +176,9 @@ def test_a_choice_goes_on_with_the_same_plan(tab: Tab) -> None:
     page.get_by_role("button", name="Add a filter").click()
     page.get_by_label("Field").select_option("title")
     page.get_by_label("Value").fill("Nothing")
-    choice = ask(tab).get_by_role("button", name="without title")
-    expect(choice).to_have_text(re.compile(r"without title .* \d+$|without title.*\d+"))
+    ask(tab)
+    choice = page.get_by_role("button", name="without title")
+    expect(choice).to_have_text(re.compile(r"without title = Nothing\s*\d+"))
     with page.expect_request("**/messages") as sent:
         choice.click()
     body = json.loads(sent.value.post_data or "")
@@ -190,9 +192,9 @@ def test_files_are_uploaded_and_can_be_asked_about(tab: Tab) -> None:
     page.get_by_role("button", name="Add documents").click()
     dialog = page.get_by_role("dialog", name="Add documents")
     expect(dialog.get_by_label("Bucket")).to_have_value("manuals")
-    winch = {"name": "winch.md", "mimeType": "text/markdown", "buffer": b"# Winch\n\nThe winch pulls eleven tons.\n"}
-    broken = {"name": "broken.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.7 nothing of the kind"}
-    dialog.locator("#files").set_input_files([winch, broken])  # type: ignore[list-item]
+    winch = FilePayload(name="winch.md", mimeType="text/markdown", buffer=b"# Winch\n\nThe winch pulls eleven tons.\n")
+    broken = FilePayload(name="broken.pdf", mimeType="application/pdf", buffer=b"%PDF-1.7 nothing of the kind")
+    dialog.locator("#files").set_input_files([winch, broken])
     dialog.get_by_role("button", name="Upload 2 files").click()
     expect(dialog).to_contain_text("1 of 2 files can be searched in manuals.")
     rows = dialog.get_by_role("listitem")
@@ -244,9 +246,9 @@ def test_a_dropped_connection_is_taken_up_again(browser: Browser, url: str, driv
             go.set()
             line.mend()
             expect(answered(turn)).to_contain_text("each May")
-        names = turn.locator(".step-name").all_inner_texts()
+        names = turn.locator(".step-name").all_text_contents()
         assert len([name for name in names if name.startswith("Plan")]) == 1  # nothing was shown twice
-        assert turn.locator(".answer .cite").count() == 1
+        expect(turn.locator(".answer > *")).to_have_count(1)
     finally:
         line.close()
     tab.close()
@@ -289,7 +291,7 @@ def test_nothing_that_an_event_says_is_markup(browser: Browser) -> None:
         tab.page.goto("/")
         turn = ask(tab)
         answered(turn)
-        assert turn.get_by_text("window.ran").count() > 10
+        assert turn.get_by_text("window.ran").count() >= 10
         assert tab.page.evaluate("window.ran") is None
         tab.close()
 
@@ -390,7 +392,7 @@ def test_the_conversations_on_a_narrow_screen(browser: Browser, url: str) -> Non
     button.click()
     expect(side.get_by_role("button", name="New conversation")).to_be_visible()
     expect(page.get_by_label("Your question")).to_be_visible()
-    assert page.locator("#column").evaluate("(column) => column.inert")
+    assert page.locator("#composer").evaluate("(composer) => composer.inert")
     page.keyboard.press("Escape")
     expect(side).to_be_hidden()
     expect(button).to_be_focused()

@@ -23,8 +23,9 @@ export class Trace {
     this.doing = 'Starting';
     this.list = h('ol', { class: 'steps' });
     this.says = h('span', { class: 'trace-says' }, this.doing);
-    this.element = h('details', { class: 'trace', open: true },
-      h('summary', {}, icon('chevron'), this.says), this.list);
+    this.own = false; // whether somebody has opened or closed it: then it stays so
+    this.element = h('details', { class: 'trace live', open: true },
+      h('summary', { click: () => (this.own = true) }, icon('chevron'), this.says), this.list);
     this.now = h('li', { class: 'step now' }, h('p', { class: 'step-name' }, this.doing));
     this.list.append(this.now);
     this.handlers = {
@@ -46,14 +47,20 @@ export class Trace {
 
   /** What the line says while the connection is down, or nothing when it is back. */
   interrupted(text) {
-    this.now.classList.toggle('broken', Boolean(text));
+    this.element.classList.toggle('broken', Boolean(text));
     this.#says(text || this.doing);
+  }
+
+  /** Makes room for the answer. */
+  fold() {
+    if (!this.own) this.element.open = false;
   }
 
   /** The end: what happens now is gone, and the whole in one line. */
   done({ total, verdict }) {
     this.now.remove();
-    this.element.open = false;
+    this.element.classList.remove('live');
+    this.fold();
     this.element.hidden = !this.list.childElementCount;
     const parts = [
       verdict, this.searches && plural(this.searches, 'search', 'searches'), this.searches && plural(this.hits, 'hit'),

@@ -77,6 +77,7 @@ export class Turn {
   }
 
   #said(delta) {
+    this.trace.fold();
     this.answer.add(delta);
     say(delta.replace(/(\s?\[\d+\])+/g, ''));
   }

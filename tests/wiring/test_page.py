@@ -131,12 +131,13 @@ def test_no_module_can_make_markup_of_a_text() -> None:
 
 
 def test_an_answer_streams_with_its_trace_and_a_citation_opens_its_place(tab: Tab, driver: HeldDriver) -> None:
-    with driver.holding("completed") as go:
+    with driver.holding("answer") as go:
         turn = ask(tab)
         steps = turn.locator(".step-name")
         expect(steps.filter(has_text="Plan")).to_be_visible()
         expect(turn.locator(".step").filter(has_text="Search").get_by_text(re.compile(r"\d hits?"))).to_be_visible()
         expect(steps.filter(has_text="Grade: enough to answer")).to_be_visible()
+        driver.held = "completed"
         cite = turn.locator(".answer .cite").first
         expect(cite).to_contain_text(re.compile(r"Source 1, Pump manual.*support\s+100 %"))
         expect(turn.locator(".facts")).to_be_hidden()  # and it has not ended yet

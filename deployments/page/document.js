@@ -11,7 +11,7 @@ export class Documents {
     this.facts = $('doc-facts');
     this.shown = null; // the citation's button
     this.sheet = new Sheet($('doc'), {
-      over: '(max-width: 1359px)', others: '#side, .bar, #main > *', first: () => $('doc-title'),
+      over: '(max-width: 1359px)', others: '#side, .bar button, #main > *', first: () => $('doc-title'),
       opened: (open) => {
         $('doc').hidden = !open;
         if (!open) this.#shows(null);

@@ -21,7 +21,7 @@ const question = $('question');
 const scope = new Scope();
 const documents = new Documents();
 const side = new Sheet($('side'), {
-  over: '(max-width: 1099px)', others: '.bar, #main > *, #doc', first: () => $('side-close'),
+  over: '(max-width: 1099px)', others: '.bar button, #main > *, #doc', first: () => $('side-close'),
   opened: (open) => $('side-open').setAttribute('aria-expanded', String(open)),
 });
 const conversations = new Conversations({ open: visit, gone: (id) => id === conversation && visit(null), failed: notice });

@@ -161,6 +161,7 @@ def test_a_conversation_is_found_again_renamed_and_deleted(tab: Tab) -> None:
     text = answered(tab.page.get_by_role("article"))
     expect(text).to_contain_text("each May")
     expect(text.locator(".cite").first).to_be_visible()
+    side.get_by_role("button", name=question, exact=True).hover()
     side.get_by_role("button", name=f"Rename {question}").click()
     side.get_by_label("Title").fill("Service of pumps")
     side.get_by_label("Title").press("Enter")

@@ -4,7 +4,7 @@ export class Sheet {
   /** `over`: the media query under which the panel covers the conversation. What `others` selects is inert
    * while it does: the parts of the main landmark, not the landmark or the page's heading, which have to be there. */
   constructor(panel, { over, others, first, opened = () => {} }) {
-    Object.assign(this, { panel, first, opened, others: others, narrow: matchMedia(over), from: null, isOpen: false });
+    Object.assign(this, { panel, first, opened, others, narrow: matchMedia(over), from: null, isOpen: false });
     this.narrow.addEventListener('change', () => this.#apply());
     document.addEventListener('keydown', (event) => {
       if (event.key === 'Escape' && this.isOpen && !document.querySelector('dialog[open]')) this.close();

@@ -120,6 +120,7 @@ class _File(RotatingFileHandler):
 
     def __init__(self, path: Path, config: AuditConfig) -> None:
         super().__init__(path, maxBytes=config.max_bytes, backupCount=config.files - 1, encoding="utf-8")
+        self.close()  # it could be opened; the first line does it again
 
     def _open(self) -> TextIOWrapper:
         """Readable by its owner only. Half a line, of a write that failed or a process that died, is ended first."""

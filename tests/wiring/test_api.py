@@ -10,18 +10,15 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 import uvicorn
 from fastapi import FastAPI, Request
-from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.schemas import APIOperation
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message
 
 from assay import errors as er
 from assay import events as ev
 from assay import schemas as s
-from assay.config import ConversationsConfig, IngressConfig
+from assay.config import AuditConfig, ConversationsConfig, IngressConfig
 from deployments.api import make_api
 from deployments.body import SlowBody, read
 from deployments.sse import NativeWire, send_events
@@ -30,7 +27,9 @@ from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver, Step,
 pytestmark = pytest.mark.anyio
 
 MEMORY = ConversationsConfig(store="memory")
-CONFIG = IngressConfig(conversations=MEMORY, max_body_bytes=100_000, max_ongoing=2, heartbeat_s=10)
+CONFIG = IngressConfig(
+    conversations=MEMORY, audit=AuditConfig(folder=None), max_body_bytes=100_000, max_ongoing=2, heartbeat_s=10
+)
 JSON = {"content-type": "application/json"}
 ASK = "/v1/answers"
 
@@ -576,42 +575,3 @@ def test_the_document_has_examples_for_everything() -> None:
             (s.ErrorResponse if status != "200" else s.AskResponse if path == ASK else s.SearchResponse).model_validate(
                 example
             )
-
-
-# Its coverage phase makes 4,000 requests a route, a minute even when other tests are chosen; random ones suffice.
-def from_here(app: ASGIApp) -> ASGIApp:
-    """Without keys the door answers this machine alone, asked by its own name; schemathesis says that it is another."""
-
-    async def local(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
-            scope = {**scope, "client": ("127.0.0.1", 1), "headers": [*headers, (b"host", b"localhost")]}
-        await app(scope, receive, send)
-
-    return local
-
-
-schema = schemathesis.openapi.from_asgi(
-    "/openapi.json",
-    from_here(make_api(ScriptedDriver(), CONFIG)),
-    config=schemathesis.Config.from_dict({"phases": {"coverage": {"enabled": False}}}),
-)
-
-
-@pytest.mark.parametrize("operation", [found.ok() for found in schema.get_all_operations()], ids=lambda o: o.label)
-def test_the_document_is_true(operation: APIOperation) -> None:
-    """Without schemathesis' pytest plugin, whose import would take longer than all of tests/unit."""
-
-    @settings(
-        max_examples=60,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.explicit, Phase.generate],
-    )
-    @given(case=operation.as_strategy())
-    def check(case: schemathesis.Case) -> None:
-        case.call_and_validate()
-
-    check()

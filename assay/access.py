@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from assay.audit import Trail
 from assay.documents.shapes import BucketList, DocumentList, DocumentView
 from assay.documents.types import DocumentsQuery, ReadQuery
-from assay.errors import AssayError, UnknownBucket, of_code
+from assay.errors import AssayError, NotFound, UnknownBucket, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.groups import Groups, met
 from assay.ports import Driver
-from assay.schemas import AnswerRecord, AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
+from assay.schemas import AnswerRecord, AskRequest, AskResponse, Predicate, Readiness, SearchRequest, SearchResponse
 from assay.types import BucketInfo, ToolSpec
 from assay.types import Scope as Where
 
@@ -168,9 +168,15 @@ class BoundDriver:
         await self._driver.delete_document(replace(query, scope=self._where(query.scope)), request_id)
 
     async def recall(self, answer_id: str, owner: str = "") -> AnswerRecord:
-        """Of the grant's own owner, whoever is named."""
+        """Of the grant's own owner, whoever is named; as long as all documents are there for them that it rests on."""
         record = await self._driver.recall(answer_id, self._grant.owner)
-        self._trail.answered(record.response)
+        response = record.response
+        parts = [*response.citations, *(response.evidence or ())]
+        if documents := sorted({part.doc_id for part in parts if not part.untrusted}):
+            there = Where((), Predicate(field="doc_id", op="in", value=[*documents]))
+            if sum(bucket.documents for bucket in await self.describe(there, response.request_id)) < len(documents):
+                raise NotFound("There is no such answer, or no more.", "id")
+        self._trail.answered(response)
         return record
 
     async def tools(self, scope: Where, request_id: str) -> tuple[ToolSpec, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path as File
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Path, Query, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
 from starlette.types import Receive, Scope, Send
 
 from assay.access import Grant
@@ -27,6 +27,7 @@ from deployments.sse import Slots, frame, open_line, while_connected
 
 POLL_S = 0.25
 MOST_CHARS = 200_000
+_NUMBER = {"type": "string", "pattern": "^[0-9]{1,9}$"}  # no null, which would be the word
 
 BucketQuery = Annotated[str, Query(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="The bucket's name.")]
 DocId = Annotated[str, Path(max_length=100)]
@@ -59,7 +60,9 @@ def _add_jobs(app: FastAPI, driver: Driver, config: DocumentsConfig, heartbeat_s
     async def events(
         request: Request,
         id: JobId,
-        last: Annotated[str | None, Header(alias="Last-Event-ID", pattern="^[0-9]{1,9}$")] = None,
+        last: Annotated[
+            str | None, WithJsonSchema(_NUMBER), Header(alias="Last-Event-ID", pattern=_NUMBER["pattern"])
+        ] = None,
     ) -> Response:
         """The same as Server-Sent Events, from the first one, or from the one after `Last-Event-ID`."""
         owner = _owner(request)

@@ -142,9 +142,20 @@ class Gate:
         await response_of(body, headers, _path(scope))(scope, receive, send)
 
 
+def needed(method: str, path: str) -> Scope | None:
+    """The scope of a request. Raises ``LookupError`` where no line of ``NEEDS`` is of it."""
+    ways = (path, f"{method} {path}")
+    for way, need in NEEDS:
+        if any(each.startswith(way) for each in ways):
+            return need
+    raise LookupError(path)
+
+
 def _check_scope(scope: Connection, grant: Grant) -> None:
-    ways = (_path(scope), f"{scope['method']} {_path(scope)}")
-    need: Scope | None = next((need for way, need in NEEDS if any(w.startswith(way) for w in ways)), "admin")
+    try:
+        need = needed(scope["method"], _path(scope))
+    except LookupError:
+        need = "admin"
     if need is not None and not grant.may(need):
         raise Forbidden(f"This key may not do this: it lacks the scope '{need}'.", allowed=tuple(sorted(grant.scopes)))
 

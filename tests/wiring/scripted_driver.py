@@ -133,6 +133,9 @@ class ScriptedDriver:
     async def describe(self, scope: t.Scope, request_id: str) -> tuple[t.BucketInfo, ...]:
         if self.describe_fault:
             raise self.describe_fault
+        if isinstance(scope.filters, s.Predicate) and scope.filters.field == "doc_id":
+            asked = scope.filters.value if isinstance(scope.filters.value, list) else [scope.filters.value]
+            return (t.BucketInfo("contracts", len(asked), len(asked)),)
         return tuple(b for b in self.described if not scope.buckets or b.name in scope.buckets)
 
     async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:

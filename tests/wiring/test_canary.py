@@ -277,6 +277,33 @@ def test_what_is_theirs_is_as_what_is_not(served: Served, theirs: Seen) -> None:
         assert MARKER in http.get(f"/v1/streams/{theirs.streams[0]}").text
 
 
+def test_an_answer_goes_with_what_it_rests_on(tmp_path: Path) -> None:
+    files, index = write(tmp_path / "a", OURS), tmp_path / "index"
+    ingest(files, index, "ours")
+    searched = retriever(index)
+    config = IngressConfig(
+        keys=str(tmp_path / "keys.json"),
+        conversations=ConversationsConfig(store="memory"),
+        audit=AuditConfig(folder=None),
+    )
+    key = KeyFile(tmp_path / "keys.json").create("a", ["ours"], ["ask"], 1000, 16, ("ops",))[1]
+    driver = LocalDriver(searched, PLAN, SqliteAnswers(tmp_path / "answers.db", 1000, 1))
+    headers = {"authorization": f"Bearer {key}"}
+    with (
+        listening(make_api(driver, config)) as url,
+        httpx.Client(base_url=url, headers=headers, trust_env=False) as http,
+    ):
+        answer = http.post("/v1/answers", json={"question": QUESTION}).json()["id"]
+
+        def now(**sidecar: Any) -> int:
+            (files / "ours.md.json").write_text(json.dumps(sidecar))
+            ingest(files, index, "ours")
+            searched.reload()
+            return http.get(f"/v1/answers/{answer}").status_code
+
+        assert (now(), now(allowed_groups=["hr"]), now(allowed_groups=["ops"])) == (200, 404, 200)
+
+
 def test_the_audit_log_says_who_read_it(served: Served, theirs: Seen) -> None:
     with client(served, served.ours) as http:
         for mode in ("pipeline", "agentic"):

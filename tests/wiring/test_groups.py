@@ -3,6 +3,7 @@ document, and every way in which a document says who may see it.
 """
 
 import asyncio
+import pickle
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +16,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.access import Grant
-from assay.config import Legs
-from assay.errors import IndexFault, NotFound, UnknownBucket
+from assay.batch import request_of
+from assay.config import AuditConfig, ConversationsConfig, IngressConfig, Legs
+from assay.errors import IndexFault, InvalidRequest, NotFound, UnknownBucket, UnknownField
 from assay.groups import Groups, groups_of
 from assay.index.buckets import BucketSchema
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Report, find_sources
 from assay.index.metadata import Given
 from assay.index.store import State
+from assay.keys import KeyFile
 from assay.retrieve import LocalRetriever
-from assay.schemas import Predicate
+from assay.schemas import AskRequest, Predicate
 from assay.types import DocumentQuery, Leg, Scope, SearchQuery
+from deployments.api import make_api
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, retriever, search, write
+from tests.wiring.scripted_driver import ScriptedDriver
+from tests.wiring.test_api import in_process
+from tests.wiring.test_keys import key
 
 NAMES = ("legal", "hr", "ops")
 SCHEMA = BucketSchema.model_validate({"fields": {"kind": {"type": "text"}}})
@@ -164,8 +171,6 @@ def test_buckets_and_lookups_tell_of_the_same(held: Held, groups: Groups, bucket
 
 
 def test_nobody_filters_by_groups(held: Held) -> None:
-    from assay.errors import UnknownField
-
     for query in (
         SearchQuery(("pump",), filters=Predicate(field="allowed_groups", op="=", value="legal"), groups=None),
         SearchQuery(("pump",), facets=("allowed_groups",), groups=None),
@@ -307,3 +312,60 @@ def test_who_sees_something_else_owns_something_else(one: Any, other: Any) -> No
 
     same = one[0] == other[0] and (one[1] is None) == (other[1] is None) and set(one[1] or ()) == set(other[1] or ())
     assert (owner(*one) == owner(*other)) == same
+
+
+# ---- who asks for whom ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("held", "said", "counts"),
+    [
+        (("legal", "hr"), None, ("hr", "legal")),
+        (("legal", "hr"), "hr", ("hr",)),
+        (("legal", "hr"), "hr, ops", ("hr",)),
+        (("legal",), "ops", ()),
+        (("legal",), "", ()),
+        ((), "legal", ()),
+        (None, "legal,ops", ("legal", "ops")),
+        (None, None, None),
+    ],
+)
+async def test_a_service_narrows_its_key_to_its_user(
+    tmp_path: Path, held: Groups, said: str | None, counts: Groups
+) -> None:
+    file, driver = KeyFile(tmp_path / "keys.json"), ScriptedDriver()
+    headers = key(file, groups=held) | ({} if said is None else {"x-assay-groups": said})
+    config = IngressConfig(
+        keys=str(tmp_path / "keys.json"),
+        conversations=ConversationsConfig(store="memory"),
+        audit=AuditConfig(folder=None),
+    )
+    async with in_process(make_api(driver, config)) as http:
+        await http.post("/v1/answers", json={"question": "When?"}, headers=headers)
+        await http.post("/v1/search", json={"question": "When?"}, headers=headers)
+        assert [asked.groups for asked in (*driver.asked, *driver.searched)] == [counts, counts]
+        for wrong in ({"x-assay-groups": "not a name"}, {"x-assay-groups": ",".join(map(str, range(300)))}):
+            reply = await http.post("/v1/search", json={"question": "When?"}, headers=headers | wrong)
+            assert (reply.status_code, reply.json()["error"]["field"]) == (422, "x-assay-groups")
+        twice = [*headers.items(), ("x-assay-groups", "hr"), ("x-assay-groups", "legal")]
+        assert (await http.post("/v1/search", json={"question": "When?"}, headers=twice)).status_code == 422
+    assert len(driver.searched) == 1
+
+
+def test_groups_travel_with_a_request_and_no_body_says_them() -> None:
+    asked = AskRequest(question="When?").owned_by("a").seen_by(("legal",))
+    for each in (pickle.loads(pickle.dumps(asked)), asked.model_copy(update={"question": "x"})):
+        assert (each.groups, each.owner) == (("legal",), "a")
+    assert AskRequest.model_validate(asked.model_dump()).groups == ()
+    for body in ({"question": "x", "groups": ["legal"]}, {"question": "x", "_groups": ["legal"]}):
+        with pytest.raises(ValueError, match="extra"):
+            AskRequest.model_validate(body)
+
+
+def test_rows_of_a_batch_are_asked_for_somebody() -> None:
+    said = {None: (), "": (), "legal, hr": ("hr", "legal"), ("ops",): ("ops",)}
+    assert {groups: request_of({"question": "x", "groups": groups}).groups for groups in said} == said
+    for wrong in ("not a name", 7, ["a", 7]):
+        with pytest.raises(InvalidRequest, match="groups"):
+            request_of({"question": "x", "groups": wrong})

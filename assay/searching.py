@@ -20,6 +20,8 @@ from assay.statements import describe_scope
 from assay.text import query_key
 from assay.types import LEGS, Explain, Hit, Leg, Plan, Scope, SearchQuery, SearchResult
 
+# Hits of a search, for each passage that a round may keep.
+DEPTH = 3
 _LEGS: dict[Strategy, tuple[Leg, ...]] = {"keyword": ("sparse",), "semantic": ("dense",), "hybrid": LEGS}
 
 
@@ -107,9 +109,16 @@ class Searching:
             filters=self.scope.filters,
             legs=legs,
             link_hop=self.may_link and "dense" in legs,
-            top_k=self.config.retriever.fetch,
+            top_k=self._depth,
             request_id=self.id,
         )
+
+    @property
+    def _depth(self) -> int:
+        """Hits of a search: those that the reranker scores, and enough for a round that knows some and finds doubles. Each that
+        is not needed costs its text on the way between three replicas."""
+        wanted = max(self.config.reranker.candidates, DEPTH * self.config.loop.evidence)
+        return min(self.config.retriever.fetch, wanted)
 
     async def search(self) -> AsyncGenerator[ev.Event]:
         """One hop over this round's queries. A retriever that fails after the first round leaves the evidence so far; a plan

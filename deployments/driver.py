@@ -11,19 +11,20 @@ from ray.serve.handle import DeploymentHandle
 from assay import loop
 from assay.answers import store_of
 from assay.bound import BoundRetriever
-from assay.config import AppConfig
+from assay.config import AppConfig, GradeConfig, RerankerConfig
 from assay.converse import Agent
 from assay.documents.shapes import BucketList, DocumentList, DocumentView
 from assay.documents.types import DocumentsQuery, ReadQuery
 from assay.errors import AssayError, NotFound, StageTimeout, StageUnavailable, of_code
 from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.grade import FeatureGrader
 from assay.hits import Search
 from assay.run import Stages
 from assay.schemas import AnswerRecord, AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
 from assay.tools import Registry, ToolContext, ToolOutput
-from assay.types import BucketInfo, Scope, ToolSpec
+from assay.types import BucketInfo, Grade, GradeRequest, Scope, ToolSpec
 from deployments.remote import (
     Hops,
     RemoteExpander,
@@ -67,7 +68,7 @@ class Driver:
         self._stages = Stages(
             expander := RemoteExpander("expander", expander),
             retriever := RemoteRetriever("retriever", retriever),
-            reranker := RemoteReranker("reranker", reranker),
+            reranker := _reranker(config.reranker, reranker),
             generator := RemoteGenerator("generator", generator),
             None if agent is None else _agent(config, agent, model, prompts),
             answers := store_of(config.answers),
@@ -181,6 +182,23 @@ class Driver:
         return Readiness(
             status=_status(states, version, reasons), stages=stages, index_version=version, reasons=list(reasons)
         )
+
+
+class _GradesHere(RemoteReranker):
+    """The built-in grade measures words and asks no model: a hop would take longer than it does."""
+
+    def __init__(self, stage: str, handle: DeploymentHandle, config: GradeConfig) -> None:
+        super().__init__(stage, handle)
+        self._grader = FeatureGrader(config)
+
+    async def grade(self, request: GradeRequest) -> Grade:
+        return await self._grader.grade(request)
+
+
+def _reranker(config: RerankerConfig, handle: DeploymentHandle) -> RemoteReranker:
+    """One of one's own may grade as it likes."""
+    own = config.implementation is not None
+    return RemoteReranker("reranker", handle) if own else _GradesHere("reranker", handle, config.grade)
 
 
 def _agent(config: AppConfig, engine: DeploymentHandle, model: str, prompts: Prompts) -> Agent:

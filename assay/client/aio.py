@@ -10,7 +10,19 @@ import httpx
 from pydantic import BaseModel
 
 from assay.client import calls
-from assay.client.wire import DEFAULT_URL, RETRY_S, Base, Decoder, cut_off, fault_of, is_stream
+from assay.client.wire import (
+    DEFAULT_URL,
+    RETRY_S,
+    Base,
+    Begun,
+    Broken,
+    Decoder,
+    Place,
+    Unreachable,
+    cut_off,
+    fault_of,
+    is_stream,
+)
 from assay.conversations.shapes import ConversationDetail, ConversationInfo, ConversationList, PostMessage
 from assay.documents.shapes import BucketList, DocumentList, DocumentView, Job, JobCompletedEvent, JobEvent
 from assay.errors import StageTimeout, StageUnavailable
@@ -46,8 +58,9 @@ class AsyncClient(Base):
         return await self._send(calls.ask(request))
 
     def stream(self, request: AskRequest) -> AsyncGenerator[Event, None]:
-        """Events as they happen; the last is CompletedEvent. Closing it cancels the question."""
-        return self._events(calls.stream(request))
+        """Events as they happen; the last is CompletedEvent. Closing it cancels the question; a ``resumable`` one then goes on
+        for a while, and is taken up again by itself where its connection broke."""
+        return self._taken_up(calls.stream(request))
 
     async def recall(self, answer_id: str) -> AnswerRecord:
         """A kept answer. Raises ``NotFound``."""
@@ -153,7 +166,7 @@ class AsyncClient(Base):
     def stream_message(
         self, id_: str, message: PostMessage, idempotency_key: str | None = None
     ) -> AsyncGenerator[Event, None]:
-        return self._events(calls.stream_message(id_, message, idempotency_key))
+        return self._taken_up(calls.stream_message(id_, message, idempotency_key))
 
     # ---- on the wire --------------------------------------------------------------------------------------------
 
@@ -162,12 +175,28 @@ class AsyncClient(Base):
             response = await self._http.request(call.method, call.path, **call.options)
         return self._read(response, call)
 
-    async def _events(self, call: calls.Stream[E]) -> AsyncGenerator[E, None]:
+    async def _taken_up(self, call: calls.Stream[Event]) -> AsyncGenerator[Event, None]:
+        place = Place()
+        while True:
+            try:
+                async with aclosing(self._events(call, place.note)) as events:
+                    async for event in events:
+                        place.passed()
+                        yield event
+                return
+            except (Broken, Unreachable):
+                if (again := place.again()) is None:
+                    raise
+                call = again
+            await asyncio.sleep(RETRY_S)
+
+    async def _events(self, call: calls.Stream[E], begun: Begun = lambda _: None) -> AsyncGenerator[E, None]:
         with self._told():
             async with self._http.stream(call.method, call.path, **call.options) as response:
                 if not is_stream(response):
                     await response.aread()
                     self._refuse(response)
+                begun(response)
                 decoder = Decoder(call.parse)
                 async for piece in response.aiter_bytes():
                     for event in decoder.feed(piece):

@@ -10,7 +10,19 @@ import httpx
 from pydantic import BaseModel
 
 from assay.client import calls
-from assay.client.wire import DEFAULT_URL, RETRY_S, Base, Decoder, cut_off, fault_of, is_stream
+from assay.client.wire import (
+    DEFAULT_URL,
+    RETRY_S,
+    Base,
+    Begun,
+    Broken,
+    Decoder,
+    Place,
+    Unreachable,
+    cut_off,
+    fault_of,
+    is_stream,
+)
 from assay.conversations.shapes import ConversationDetail, ConversationInfo, ConversationList, PostMessage
 from assay.documents.shapes import BucketList, DocumentList, DocumentView, Job, JobCompletedEvent, JobEvent
 from assay.errors import StageTimeout, StageUnavailable
@@ -40,8 +52,9 @@ class Client(Base):
         return self._send(calls.ask(request))
 
     def stream(self, request: AskRequest) -> Generator[Event, None, None]:
-        """Events as they happen; the last is CompletedEvent. Closing it cancels the question."""
-        return self._events(calls.stream(request))
+        """Events as they happen; the last is CompletedEvent. Closing it cancels the question; a ``resumable`` one then goes on
+        for a while, and is taken up again by itself where its connection broke."""
+        return self._taken_up(calls.stream(request))
 
     def recall(self, answer_id: str) -> AnswerRecord:
         """A kept answer. Raises ``NotFound``."""
@@ -147,7 +160,7 @@ class Client(Base):
     def stream_message(
         self, id_: str, message: PostMessage, idempotency_key: str | None = None
     ) -> Generator[Event, None, None]:
-        return self._events(calls.stream_message(id_, message, idempotency_key))
+        return self._taken_up(calls.stream_message(id_, message, idempotency_key))
 
     # ---- on the wire --------------------------------------------------------------------------------------------
 
@@ -156,11 +169,27 @@ class Client(Base):
             response = self._http.request(call.method, call.path, **call.options)
         return self._read(response, call)
 
-    def _events(self, call: calls.Stream[E]) -> Generator[E, None, None]:
+    def _taken_up(self, call: calls.Stream[Event]) -> Generator[Event, None, None]:
+        place = Place()
+        while True:
+            try:
+                with closing(self._events(call, place.note)) as events:
+                    for event in events:
+                        place.passed()
+                        yield event
+                return
+            except (Broken, Unreachable):
+                if (again := place.again()) is None:
+                    raise
+                call = again
+            time.sleep(RETRY_S)
+
+    def _events(self, call: calls.Stream[E], begun: Begun = lambda _: None) -> Generator[E, None, None]:
         with self._told(), self._http.stream(call.method, call.path, **call.options) as response:
             if not is_stream(response):
                 response.read()
                 self._refuse(response)
+            begun(response)
             decoder = Decoder(call.parse)
             for piece in response.iter_bytes():
                 for event in decoder.feed(piece):

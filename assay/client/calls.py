@@ -89,6 +89,11 @@ def stream(request: AskRequest) -> Stream[Event]:
     return Stream("POST", "/v1/answers", parse_event, CompletedEvent, _json(request, stream=True))
 
 
+def take_up(stream_id: str, seen: int) -> Stream[Event]:
+    told = {"headers": {"last-event-id": str(seen)}}
+    return Stream("GET", f"/v1/streams/{_part(stream_id)}", parse_event, CompletedEvent, told)
+
+
 def recall(answer_id: str) -> Call[AnswerRecord]:
     return Call("GET", f"/v1/answers/{_part(answer_id)}", AnswerRecord)
 

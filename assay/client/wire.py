@@ -3,13 +3,14 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
 from assay import access  # its errors are among those that a server names
-from assay.client.calls import Call
+from assay.client.calls import Call, Stream, take_up
 from assay.errors import AssayError, SetupError, StageTimeout, StageUnavailable, of_code
 from assay.events import ErrorEvent, Event, parse_event
 from assay.schemas import ErrorBody, ErrorResponse
@@ -17,15 +18,41 @@ from assay.schemas import ErrorBody, ErrorResponse
 DEFAULT_URL = "http://127.0.0.1:8000"
 API_KEY = "ASSAY_API_KEY"
 RETRY_S = 1.0  # before a stream that broke is taken up again
+TRIES = 30  # in a row
 
 M = TypeVar("M", bound=BaseModel)
 E = TypeVar("E")
+Begun = Callable[[httpx.Response], None]  # told of a stream's response, before its events
 
 
 class Unreachable(StageUnavailable):
     """Nothing listens at the URL."""
 
     code = "unreachable"
+
+
+class Broken(StageUnavailable):
+    """The connection ended before what came over it did."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a question's stream was when its connection broke: its id, where it can be taken up again, and the events seen."""
+
+    id: str = ""
+    seen: int = 0
+    tries: int = 0
+
+    def note(self, response: httpx.Response) -> None:
+        self.id = response.headers.get("x-stream-id", self.id)
+
+    def passed(self) -> None:
+        self.seen, self.tries = self.seen + 1, 0
+
+    def again(self) -> Stream[Event] | None:
+        """How to go on from here; None where there is no hope."""
+        self.tries += 1
+        return take_up(self.id, self.seen) if self.id and self.tries <= TRIES else None
 
 
 class NotAssay(AssayError):
@@ -118,17 +145,15 @@ class Base:
         except httpx.TimeoutException:
             raise StageTimeout(f"{self.url} did not answer in time.") from None
         except httpx.TransportError as error:
-            raise StageUnavailable(
-                f"The connection to {self.url} broke: {str(error) or type(error).__name__}."
-            ) from None
+            raise Broken(f"The connection to {self.url} broke: {str(error) or type(error).__name__}.") from None
 
 
 def is_stream(response: httpx.Response) -> bool:
     return response.status_code == 200 and response.headers.get("content-type", "").startswith("text/event-stream")
 
 
-def cut_off() -> StageUnavailable:
-    return StageUnavailable("The stream ended before the last event.")
+def cut_off() -> Broken:
+    return Broken("The stream ended before the last event.")
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import typer
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typer.testing import CliRunner
 
 from assay import events as ev
@@ -82,8 +82,9 @@ def test_blocking_client(url: str, driver: ScriptedDriver) -> None:
 
 @pytest.mark.anyio
 async def test_async_client(driver: ScriptedDriver) -> None:
-    transport = httpx.ASGITransport(make_api(driver, CONFIG))
-    async with AsyncClient("http://localhost", transport=transport) as client:
+    app = make_api(driver, CONFIG)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), AsyncClient("http://localhost", transport=transport) as client:
         answer = await client.ask(QUESTION)
         events = [event async for event in client.stream(QUESTION)]
         found = await client.search(s.SearchRequest(question="termination"))
@@ -122,6 +123,51 @@ async def test_closing_the_async_stream_cancels_the_question(url: str, driver: S
     async with AsyncClient(url) as client, aclosing(client.stream(QUESTION)) as events:
         assert (await anext(events)).type == "status"
     await asyncio.to_thread(until, lambda: driver.closed == 1)
+
+
+def breaks(app: ASGIApp, after: int, times: int) -> ASGIApp:
+    """The app, behind a connection that breaks so often: each time after so many pieces of an answer."""
+    left = times
+
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        pieces = 0
+
+        async def send_some(message: Message) -> None:
+            nonlocal pieces, left
+            if message["type"] == "http.response.body":
+                pieces += 1
+                if pieces > after and left > 0:
+                    left -= 1
+                    raise OSError("broken")
+            await send(message)
+
+        await app(scope, receive, send if scope["type"] != "http" else send_some)
+
+    return broken
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("resumable", [True, False])
+async def test_a_stream_that_breaks_is_taken_up_again(
+    driver: ScriptedDriver, resumable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for client in ("blocking", "aio"):
+        monkeypatch.setattr(f"assay.client.{client}.RETRY_S", 0.01)
+    question = QUESTION.model_copy(update={"resumable": resumable})
+    driver.script = [part for step in whole() for part in (step, 0.02)]
+    app = breaks(make_api(driver, CONFIG), after=2, times=3)
+    with listening(app) as url, Client(url) as blocking:
+        if not resumable:
+            with pytest.raises(StageUnavailable, match="broke"):
+                await asyncio.to_thread(lambda: list(blocking.stream(question)))
+            return
+        events = await asyncio.to_thread(lambda: list(blocking.stream(question)))
+        assert [type(event) for event in events] == [type(step) for step in whole()]
+    with listening(breaks(make_api(driver, CONFIG), after=2, times=3)) as url:
+        async with AsyncClient(url) as client_:
+            events = [event async for event in client_.stream(question)]
+    assert [type(event) for event in events] == [type(step) for step in whole()]
+    assert len(driver.asked) == 2
 
 
 @pytest.mark.anyio

@@ -16,7 +16,6 @@ from assay.config import DocumentsConfig
 from assay.documents.names import doc_id_of, uri_of
 from assay.documents.spool import Stored
 from assay.errors import AssayError, InvalidRequest, MalformedBody, TooLarge, UnknownField
-from assay.index.parse.parsed import FORMATS
 from deployments.body import NotJson, SlowBody, parse
 
 METADATA = "metadata"
@@ -141,9 +140,6 @@ class _Parts:
             raise MalformedBody("The body ends before its last part does.")
         if not self._files:
             raise InvalidRequest("'files' is required: at least one part with a file name.", "files")
-        if not any(_kind(name) in FORMATS for name in self._files):
-            kinds = tuple(sorted(FORMATS))
-            raise InvalidRequest("None of these files is of a kind that can be read.", "files", kinds)
         return list(self._files.values()), self._described()
 
     def _described(self) -> dict[str, dict[str, Any]]:
@@ -152,13 +148,7 @@ class _Parts:
         said = parse(bytes(self._metadata))
         if not isinstance(said, dict) or not all(isinstance(row, dict) for row in said.values()):
             raise InvalidRequest("'metadata' must be an object: file names, and an object for each.", METADATA)
-        said = {uri_of(name, METADATA): row for name, row in said.items()}
-        if strange := [name for name in said if name not in self._files]:
-            names = tuple(list(self._files)[:50])
-            raise InvalidRequest(
-                f"'metadata' speaks of '{strange[0][:80]}', which is not in this upload.", METADATA, names
-            )
-        return said
+        return {_label(name): row for name, row in said.items()}
 
     @property
     def _place(self) -> str:
@@ -228,6 +218,14 @@ class _Parts:
 
     def _all(self) -> None:
         self._whole = True
+
+
+def _label(name: str) -> str:
+    """As a file of that name is called; what cannot be one is of no file."""
+    try:
+        return uri_of(name, METADATA)
+    except InvalidRequest:
+        return name
 
 
 def _kind(name: str) -> str:

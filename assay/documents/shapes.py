@@ -58,6 +58,7 @@ class Job(Shape):
     not_asked: list[str] = Field(
         [], description="Fields that a model should have read out of documents; none is configured."
     )
+    unused: list[str] = Field([], description="Names in `metadata` that no file of the upload has.")
     error: ErrorBody | None = None
 
 

@@ -70,6 +70,7 @@ class Ended(Shape):
     index_version: str | None = None
     undeclared: dict[str, int] = {}
     not_asked: list[str] = []
+    unused: list[str] = []
     error: ErrorBody | None = None
 
 
@@ -275,6 +276,7 @@ def _folded(asked: Asked, records: Sequence[Record], alive: bool) -> Job:
         index_version=how.index_version,
         undeclared=how.undeclared,
         not_asked=how.not_asked,
+        unused=how.unused,
         error=how.error,
     )
 

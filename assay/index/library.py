@@ -195,7 +195,7 @@ def _parts(passages: Sequence[Chunk], chars: int | None) -> list[_Part]:
 
 def _place(query: ReadQuery, passages: Sequence[Chunk], parts: Sequence[_Part]) -> tuple[int, int] | None:
     """The characters to mark."""
-    if query.chunk_id is not None:
+    if query.span is None and query.chunk_id is not None:
         found = next((p for p in passages if p.id == query.chunk_id), None)
         if found is None:
             raise NotFound("the document has no such passage", "chunk_id")
@@ -203,7 +203,7 @@ def _place(query: ReadQuery, passages: Sequence[Chunk], parts: Sequence[_Part]) 
     if query.span is None:
         return None
     start, end = query.span[0], min(query.span[1], parts[-1].end)
-    if not any(part.start < end and start < part.end for part in parts):
+    if start >= end or not any(part.start < end and start < part.end for part in parts):
         raise NotFound("the document has nothing there", "span")
     return start, end
 

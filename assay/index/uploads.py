@@ -204,7 +204,12 @@ class Uploads:
                     if self._stop.wait(BUSY_S):
                         raise _Stopped from None
         telling.show(run)
-        return Ended(index_version=report.index_version, undeclared=report.undeclared, not_asked=list(report.not_asked))
+        return Ended(
+            index_version=report.index_version,
+            undeclared=report.undeclared,
+            not_asked=report.not_asked,
+            unused=sorted(set(asked.metadata) - {file.name for file in asked.files}),
+        )
 
     def _blocking(
         self, loop: asyncio.AbstractEventLoop

@@ -86,7 +86,9 @@ _FAULTS = (404, 422, 500, 503, 504)
 
 _ACCEPTED = good(Job, _QUEUED, "On disk, and waiting to be read")
 _ACCEPTED["headers"] = {**ID_HEADER, "location": {"description": "The job.", "schema": {"type": "string"}}}
-UPLOAD = _operation("upload_documents", "Upload files", 202, _ACCEPTED, 400, 404, 408, 413, 415, 422, 500, 503, 507)
+UPLOAD = _operation(
+    "upload_documents", "Upload files", 202, _ACCEPTED, 400, 404, 408, 409, 413, 415, 422, 500, 503, 507
+)
 UPLOAD["openapi_extra"] = {
     "requestBody": {
         "required": True,

@@ -29,6 +29,11 @@ class NotMultipart(NotJson):
     pass
 
 
+class SameName(AssayError):
+    code = "same_name"
+    status = 409
+
+
 class NoRoom(AssayError):
     code = "no_room"
     status = 507
@@ -39,7 +44,7 @@ async def receive(
 ) -> tuple[list[Stored], dict[str, dict[str, Any]]]:
     """The files, which lie under ``folder`` then, and what is said of them by their names.
 
-    Raises ``NotMultipart``, ``MalformedBody``, ``TooLarge``, ``SlowBody``, ``InvalidRequest``, ``NoRoom``, and
+    Raises ``NotMultipart``, ``MalformedBody``, ``TooLarge``, ``SlowBody``, ``InvalidRequest``, ``SameName``, ``NoRoom``, and
     ``ClientDisconnect``.
     """
     parts = _Parts(folder, bucket, config)
@@ -188,7 +193,7 @@ class _Parts:
         except UnicodeDecodeError:
             raise InvalidRequest(f"The name of '{self._place}' is not UTF-8.", self._place) from None
         if self._name in self._files:
-            raise InvalidRequest(f"'{self._place}' has the name of another file: {self._name}", self._place)
+            raise SameName(f"'{self._place}' has the name of another file of this upload.", self._place)
         self._file = (self._folder / "files" / self._stored).open("xb")
 
     @property

@@ -214,7 +214,7 @@ FILE = 'form-data; name="files"; filename="a.md"'
         (body((FILE + "x" * 9000, b"x")), FORM, 400, "malformed_body", None),
         (body(('form-data; name="metadata"', b"{}")), FORM, 422, "invalid_request", "files"),
         (body(('form-data; name="bucket"', b"x")), FORM, 422, "unknown_field", "bucket"),
-        (body((FILE, b"x"), (FILE, b"y")), FORM, 422, "invalid_request", "files[1]"),
+        (body((FILE, b"x"), (FILE, b"y")), FORM, 409, "same_name", "files[1]"),
         (body(('form-data; filename=""', b"x")), FORM, 422, "invalid_request", "files[0]"),
         (body(('form-data; filename="../.."', b"x")), FORM, 422, "invalid_request", "files[0]"),
         (body(('form-data; filename="a\x00b.md"', b"x")), FORM, 422, "invalid_request", "files[0]"),

@@ -148,7 +148,7 @@ def test_an_upload_is_searched_and_a_deletion_is_not(served: Served) -> None:
     assert [file.outcome for file in done.files] == ["ingested"]
     assert served.uris("pump of sigma")[0] == "sigma.md"
     view = served.client.document(done.files[0].doc_id)
-    assert (view.document.uri, "".join(part.text for part in view.parts)) == ("sigma.md", text.decode().strip())
+    assert (view.document.uri, "".join(part.text for part in view.parts)) == ("sigma.md", text.decode())
     served.client.delete_document(done.files[0].doc_id)
     assert "sigma.md" not in served.uris("pump of sigma")
     assert soon(lambda: "tau.md" in served.uris("pump of tau"))

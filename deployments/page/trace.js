@@ -147,7 +147,7 @@ export class Trace {
     VERDICTS.forEach(([name], at) => (bar.children[at].style.flexGrow = grade[name]));
     const told = VERDICTS.map(([name, label]) => `${label} ${percent(grade[name])}`).join(' · ');
     this.#step('', `Grade: ${verdict.toLowerCase()}`, undefined, bar, `${told} · about the question ${percent(grade.p_about)}`,
-      grade.missing.length && `Missing: ${grade.missing.join(', ')}`, grade.follow_up && `Next: “${grade.follow_up}”`);
+      grade.missing.length && `Missing: ${grade.missing.join(', ')}`, grade.follow_up && `Next: ${[grade.follow_up, ...grade.beside].map((query) => `“${query}”`).join(', ')}`);
   }
 }
 

@@ -91,9 +91,10 @@ export class Turn {
   }
 
   #show(response) {
-    const { answer, clarification, citations, sources, degraded } = response;
+    const { answer, clarification, citations, sources, conflicts, degraded } = response;
     if (answer) this.answer.complete(answer, citations);
     if (clarification && !this.clarification) this.#asksBack(clarification);
+    for (const conflict of conflicts) this.after.append(this.#conflict(conflict, citations, sources));
     if (answer?.missing.length) this.#note(`Not in the documents: ${answer.missing.join(', ')}`);
     for (const { stage, fallback, reason } of degraded) this.#note(`${fallback} (${stage}: ${reason})`, 'Fallback: ');
     if (sources.length) this.after.append(this.#sources(sources, citations));
@@ -117,6 +118,20 @@ export class Turn {
   /** No more choosing: another turn goes on from here. */
   settled() {
     for (const button of this.element.querySelectorAll('.choice')) button.disabled = true;
+  }
+
+  /** What each document says, to be held against the others. */
+  #conflict({ sides, newest }, citations, sources) {
+    const rows = sides.map(({ number, slot, value, quote, date }) => {
+      const own = citations.filter((citation) => citation.number === number);
+      const citation = own.find((each) => each.slot === slot && each.quote === quote) ?? own[0];
+      const title = sources.find((source) => source.number === number)?.title;
+      const button = h('button', { type: 'button', class: 'side', click: () => this.actions.open(citation, button) },
+        h('strong', { dir: 'auto' }, value), h('span', { dir: 'auto' }, `${number} ${title}`), date && h('span', {}, date),
+        number === newest && h('span', { class: 'badge' }, 'newest'));
+      return h('li', {}, button);
+    });
+    return h('section', { class: 'conflict', 'aria-label': 'The documents disagree' }, h('p', {}, icon('warn'), 'The documents disagree'), h('ul', {}, rows));
   }
 
   #sources(sources, citations) {

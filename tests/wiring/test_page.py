@@ -16,12 +16,15 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, FilePayload, Locator, expect
 
 from assay.config import ConversationsConfig, DocumentsConfig, IndexConfig, IngressConfig
+from assay.events import CompletedEvent
 from assay.index.uploads import Uploads
 from assay.keys import KeyFile
+from assay.schemas import Conflict, ConflictSide, Source
 from deployments.api import make_api
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.chromium import Tab, chromium
 from tests.wiring.index.builders import DirectParser, ingest, retriever, write
+from tests.wiring.index.pdf import pdf
 from tests.wiring.page_server import HeldDriver, Line, working
 from tests.wiring.scripted_driver import ScriptedDriver, whole
 from tests.wiring.test_client import listening
@@ -194,16 +197,20 @@ def test_files_are_uploaded_and_can_be_asked_about(tab: Tab) -> None:
     page.get_by_role("button", name="Add documents").click()
     dialog = page.get_by_role("dialog", name="Add documents")
     expect(dialog.get_by_label("Bucket")).to_have_value("manuals")
-    winch = FilePayload(name="winch.md", mimeType="text/markdown", buffer=b"# Winch\n\nThe winch pulls eleven tons.\n")
+    winch = FilePayload(name="winch.pdf", mimeType="application/pdf", buffer=pdf("(The winch pulls eleven tons.) Tj"))
     broken = FilePayload(name="broken.pdf", mimeType="application/pdf", buffer=b"%PDF-1.7 nothing of the kind")
     dialog.locator("#files").set_input_files([winch, broken])
     dialog.get_by_role("button", name="Upload 2 files").click()
     expect(dialog).to_contain_text("1 of 2 files can be searched in manuals.")
     rows = dialog.get_by_role("listitem")
-    expect(rows.filter(has_text="winch.md")).to_contain_text("Added, 1 passage")
+    expect(rows.filter(has_text="winch.pdf")).to_contain_text("Added, 1 passage")
     expect(rows.filter(has_text="broken.pdf")).to_contain_text("Failed")
     dialog.get_by_role("button", name="Close").click()
-    expect(answered(ask(tab, "How many tons does the winch pull?"))).to_contain_text("eleven tons")
+    text = answered(ask(tab, "How many tons does the winch pull?"))
+    expect(text).to_contain_text("eleven tons")
+    text.locator(".cite").first.click()
+    expect(page.locator("#doc-facts")).to_contain_text("page 1")
+    expect(page.get_by_role("separator", name="Page 1")).to_be_visible()
 
 
 def test_what_the_server_refuses_is_told_with_its_field_and_what_it_may_be(tab: Tab) -> None:
@@ -286,19 +293,41 @@ def test_a_document_full_of_scripts_is_shown_as_what_it_says(tab: Tab) -> None:
 
 def test_nothing_that_an_event_says_is_markup(browser: Browser) -> None:
     """Every text of every event is the hostile one, but for names that the shapes fix."""
-    script = [type(event).model_validate(spoilt(event.model_dump(by_alias=True))) for event in whole()]  # type: ignore[union-attr]
+    *events, last = whole()
+    assert isinstance(last, CompletedEvent)
+    side = ConflictSide(number=1, slot="E1", value="", quote="")
+    told = {
+        "conflicts": [Conflict(kind="name", sides=[side])],
+        "sources": [Source(number=1, doc_id="", bucket="", title="", uri="")],
+    }
+    events.append(last.model_copy(update={"response": last.response.model_copy(update=told)}))
+    script = [type(event).model_validate(spoilt(event.model_dump(by_alias=True))) for event in events]  # type: ignore[union-attr]
     config = IngressConfig(conversations=ConversationsConfig(store="memory"))
     with listening(make_api(ScriptedDriver(*script), config)) as url:
         tab = Tab(browser, url)
         tab.page.goto("/")
         turn = ask(tab)
         answered(turn)
-        assert turn.get_by_text("window.ran").count() >= 10
+        assert turn.get_by_text("window.ran").count() > 10
+        expect(turn.locator(".conflict strong")).to_have_text(EVIL)
         assert tab.page.evaluate("window.ran") is None
         tab.close()
 
 
-FIXED = {"type", "state", "mode", "status", "terminated_by", "style", "id", "request_id", "slot", "doc_id", "intent"}
+FIXED = {
+    "type",
+    "kind",
+    "state",
+    "mode",
+    "status",
+    "terminated_by",
+    "style",
+    "id",
+    "request_id",
+    "slot",
+    "doc_id",
+    "intent",
+}
 
 
 def spoilt(value: Any, name: str = "") -> Any:

@@ -65,7 +65,7 @@ export class Scope {
     const at = /^filters\.and\[(\d+)\]/.exec(path ?? '')?.[1];
     if (at !== undefined) this.rows[at]?.blame(true);
     const ours = /^(filters|buckets)/.test(path ?? '');
-    if (ours) this.show(true);
+    if (ours && matchMedia('(min-width: 701px)').matches) this.show(true); // on a phone it would hide what is said
     return ours;
   }
 

@@ -127,8 +127,8 @@ export class Turn {
       const citation = own.find((each) => each.slot === slot && each.quote === quote) ?? own[0];
       const title = sources.find((source) => source.number === number)?.title;
       const button = h('button', { type: 'button', class: 'side', click: () => this.actions.open(citation, button) },
-        h('strong', { dir: 'auto' }, value), h('span', { dir: 'auto' }, `${number} ${title}`), date && h('span', {}, date),
-        number === newest && h('span', { class: 'badge' }, 'newest'));
+        h('strong', { dir: 'auto' }, value),
+        h('span', { dir: 'auto' }, [number, title].join(' '), date && ` · ${date} `, number === newest && h('span', { class: 'badge' }, 'newest')));
       return h('li', {}, button);
     });
     return h('section', { class: 'conflict', 'aria-label': 'The documents disagree' }, h('p', {}, icon('warn'), 'The documents disagree'), h('ul', {}, rows));

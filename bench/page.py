@@ -21,7 +21,7 @@ from deployments.local import LocalGraph
 
 ROOT = Path(__file__).parents[1]
 LIGHTHOUSE = "lighthouse@12.2.3"  # the last line of it that Node 20 runs
-CATEGORIES = ("accessibility", "best-practices", "performance")
+CATEGORIES = ("accessibility", "best-practices")  # a performance trace of so new a browser it cannot read
 PORT = 8766
 _PAINTS = "Object.fromEntries(performance.getEntriesByType('paint').map((each) => [each.name, each.startTime]))"
 _BYTES = "performance.getEntries().reduce((sum, each) => sum + (each.transferSize ?? 0), 0)"

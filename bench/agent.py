@@ -7,6 +7,7 @@
 import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -24,9 +25,14 @@ from bench.report import Row, kept, options, publish
 from deployments.calibrate import scores_file
 from deployments.engine.alone import AloneEngine
 
-WITH_ENGINE: dict[str, Callable[[Parts], Awaitable[list[Row]]]] = {
-    "recall": agent_quality.recall,
-    "abstain": agent_quality.abstain,
+IN_PROCESS: dict[str, Callable[[Parts], Awaitable[list[Row]]]] = {
+    name: partial(measure, part=name, model=model)
+    for name, measure, model in (
+        ("recall without a model", agent_quality.recall, False),
+        ("recall", agent_quality.recall, True),
+        ("abstain without a model", agent_quality.abstain, False),
+        ("abstain", agent_quality.abstain, True),
+    )
 }
 SERVED: dict[str, Callable[[Parts], list[Row]]] = {
     "one": agent_serving.one,
@@ -35,7 +41,7 @@ SERVED: dict[str, Callable[[Parts], list[Row]]] = {
     "deadline": agent_serving.deadline,
     "deadline, real model": agent_serving.deadline_real,
 }
-PARTS = (*WITH_ENGINE, *SERVED)
+PARTS = (*IN_PROCESS, *SERVED)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +75,7 @@ def _rows(name: str, args: argparse.Namespace) -> list[Row]:
         tokenizer=ModelTokenizer(alone.model),
         reranker=calibration.apply(AppConfig(), alone.model, Prompts()).reranker,
     )
-    return asyncio.run(_closing(WITH_ENGINE[name], parts, alone)) if name in WITH_ENGINE else SERVED[name](parts)
+    return asyncio.run(_closing(IN_PROCESS[name], parts, alone)) if name in IN_PROCESS else SERVED[name](parts)
 
 
 async def _closing(part: Callable[[Parts], Awaitable[list[Row]]], parts: Parts, alone: AloneEngine) -> list[Row]:

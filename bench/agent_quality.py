@@ -7,6 +7,7 @@ from typing import Any
 from assay import loop
 from assay.calibrate import cases, grading
 from assay.config import AppConfig, GradeConfig, LoopConfig, RerankerConfig, RetrieverConfig
+from assay.errors import StageUnavailable
 from assay.eval.answers import BALANCED
 from assay.eval.compare import Estimate, compared
 from assay.eval.metrics import Values
@@ -41,12 +42,22 @@ class Unwritten:
         yield GenerateEvent(usage=Usage())
 
 
+class Broken:
+    """``ports.Generator`` that is down, so that the best passage is quoted: its named fallback."""
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
+        raise StageUnavailable("There is no model in this measurement.")
+
+
 class Asking:
     """The loop over one set's index."""
 
-    def __init__(self, parts: Parts, name: str, config: AppConfig, writer: Generator | None = None) -> None:
-        """``writer``: None writes what is extracted."""
+    def __init__(
+        self, parts: Parts, name: str, config: AppConfig, writer: Generator | None = None, *, model: bool
+    ) -> None:
+        """``writer``: None writes what is extracted. Without a ``model`` nothing is planned or reranked."""
         self._name, self._config = name, config
+        self._options = AskOptions(clarify=False, expand=model, rerank=model)
         patience = RetrieverConfig(timeout_s=600)
         self.retriever = LocalRetriever(parts.index_of(name), patience, parts.encoder)
         self._stages = Stages(
@@ -61,7 +72,7 @@ class Asking:
         """Raises ``RuntimeError`` where a stage fell back: that figure would not be the configuration's."""
         asked = {name: row[name] for name in ("question", "filters") if name in row}
         include: list[Include] = ["evidence", "tool_calls"]
-        request = AskRequest(**asked, mode=mode, include=include, options=AskOptions(clarify=False))
+        request = AskRequest(**asked, mode=mode, include=include, options=self._options)
         async for event in loop.answer(request, self._stages, self._config, "bench"):
             if isinstance(event, CompletedEvent):
                 bad = [d for d in event.response.degraded if d.stage in ("retriever", "reranker")]
@@ -85,12 +96,12 @@ def patient(reranker: RerankerConfig) -> AppConfig:
     )
 
 
-async def recall(parts: Parts) -> list[Row]:
+async def recall(parts: Parts, part: str = "recall", *, model: bool = True) -> list[Row]:
     """What the best passages of the final evidence hold of what a question needs, over two sets of several steps."""
     rows: list[Row] = []
     progress = Progress()
     for name in ("musique_50", "hotpotqa_100"):
-        asking = Asking(parts, name, patient(parts.reranker), Unwritten())
+        asking = Asking(parts, name, patient(parts.reranker), Unwritten(), model=model)
         values: dict[str, Values] = {how: {"R": {}} for how in (LINK, PIPELINE, AGENTIC)}
         chosen = parts.set(name).rows[: 8 if parts.quick else parts.limit]
         for number, row in enumerate(chosen, start=1):
@@ -104,24 +115,22 @@ async def recall(parts: Parts) -> list[Row]:
                 if how == AGENTIC:
                     progress.add(response)
             parts.notes.print(f"{name}: {number} of {len(chosen)}", highlight=False)
-        rows += _recall_rows(name, values)
-    return [*rows, *progress.rows()]
+        rows += _recall_rows(f"{part} | {name}", values, OVER_PIPELINE.get(name))
+    return [*rows, *progress.rows(part)]
 
 
 def _share(places: Sequence[Place], uris: Sequence[str]) -> float:
     return sum(place.uri in uris for place in places) / len(places)
 
 
-def _recall_rows(name: str, values: dict[str, Values]) -> list[Row]:
+def _recall_rows(start: str, values: dict[str, Values], over_pipeline: float | None) -> list[Row]:
     rows = []
     means = compared(values, LINK).estimates
     for how, of in means.items():
-        rows.append(
-            Row(f"recall | {name} | {how}: R@{TOP} of the final evidence", of["R"].mean, f"of {len(values[how]['R'])}")
-        )
-    for base, goal in ((LINK, OVER_LINK), (PIPELINE, OVER_PIPELINE.get(name))):
+        rows.append(Row(f"{start} | {how}: R@{TOP} of the final evidence", of["R"].mean, f"of {len(values[how]['R'])}"))
+    for base, goal in ((LINK, OVER_LINK), (PIPELINE, over_pipeline)):
         apart = compared({how: values[how] for how in (base, AGENTIC)}, base).against[AGENTIC]["R"]
-        said = f"recall | {name} | agentic over {base} {_interval(apart.difference)}"
+        said = f"{start} | agentic over {base} {_interval(apart.difference)}"
         gained = apart.difference.mean
         rows.append(at_least(said, gained, "R@5", goal) if goal else Row(said, gained, "R@5"))
     return rows
@@ -149,21 +158,22 @@ class Progress:
             self.repeated += bool(keys) and keys <= seen
             seen |= keys
 
-    def rows(self) -> list[Row]:
+    def rows(self, part: str) -> list[Row]:
         of = f"of {self.rounds} rounds"
         return [
-            at_most("recall | searches that repeat a query", self.repeated, of, 0),
-            at_most("recall | rounds that add nothing", self.empty, of, 0),
+            at_most(f"{part} | searches that repeat a query", self.repeated, of, 0),
+            at_most(f"{part} | rounds that add nothing", self.empty, of, 0),
         ]
 
 
-async def abstain(parts: Parts) -> list[Row]:
+async def abstain(parts: Parts, part: str = "abstain", *, model: bool = True) -> list[Row]:
     """Questions with an answer in their document, and without one; the threshold is that of other sets."""
     rows: list[Row] = []
     grade = await _fitted_elsewhere(parts)
     wrong = quotes = 0
     for name in ("squad2_250", "cuad_clauses"):
-        asking = Asking(parts, name, patient(parts.reranker.model_copy(update={"grade": grade})))
+        config = patient(parts.reranker.model_copy(update={"grade": grade}))
+        asking = Asking(parts, name, config, None if model else Broken(), model=model)
         every = parts.set(name).rows
         chosen = every[:: max(1, len(every) // 12)] if parts.quick else every[: parts.limit]
         right: dict[bool, list[bool]] = {True: [], False: []}
@@ -177,10 +187,10 @@ async def abstain(parts: Parts) -> list[Row]:
                 quotes, wrong = quotes + 1, wrong + (c.quote not in text)
             parts.notes.print(f"{name}: {number} of {len(chosen)}", highlight=False)
         answered, refused = (sum(side) / len(side) for side in (right[True], right[False]))
-        rows.append(at_least(f"abstain | {name} | {BALANCED}", (answered + refused) / 2, f"of {len(chosen)}", BALANCE))
-        rows.append(Row(f"abstain | {name} |   answerable, and answered", answered, f"of {len(right[True])}"))
-        rows.append(Row(f"abstain | {name} |   not answerable, and refused", refused, f"of {len(right[False])}"))
-    return [*rows, at_most("abstain | citations that do not contain their quote", wrong, f"of {quotes}", 0)]
+        rows.append(at_least(f"{part} | {name} | {BALANCED}", (answered + refused) / 2, f"of {len(chosen)}", BALANCE))
+        rows.append(Row(f"{part} | {name} |   answerable, and answered", answered, f"of {len(right[True])}"))
+        rows.append(Row(f"{part} | {name} |   not answerable, and refused", refused, f"of {len(right[False])}"))
+    return [*rows, at_most(f"{part} | citations that do not contain their quote", wrong, f"of {quotes}", 0)]
 
 
 async def _fitted_elsewhere(parts: Parts) -> GradeConfig:

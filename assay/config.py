@@ -391,8 +391,10 @@ class ToolsConfig(_Config):
 class AnswersConfig(_Config):
     """Where answers are kept with all that led to them: for ``GET /v1/answers/{id}``, ``replay`` and clarifications."""
 
-    path: str = Field(default=".assay/answers.db", description="The file; replicas on several nodes must all see it.")
-    keep: int = Field(default=10_000, ge=0, le=10_000_000, description="The last answers; 0 keeps none.")
+    path: str = Field(default=".assay/answers.db", description="The file, of processes of one machine.")
+    keep: int = Field(
+        default=10_000, ge=0, le=10_000_000, description="The last answers; 0 keeps none, as several nodes must."
+    )
     days: float = Field(default=30, gt=0, le=3650)
 
 

@@ -1,6 +1,6 @@
 """How much of one query's fused score the dense leg has: more where its best passage stands out, less where BM25's does.
 
-Fitted once over six public sets together and judged by leaving each out (docs/search.md has the table).
+Chosen once with seven public sets in view and judged by leaving each out (docs/search.md).
 """
 
 from dataclasses import dataclass

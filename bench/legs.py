@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from bench import corpus
 from bench import legs_worker as worker
 from bench.legs_worker import GIVEN, LEGS, TOP, Job
-from bench.report import Row, kept, options, publish
+from bench.report import Row, at_most, kept, options, publish
 
 FILTERS = {100: "no filter", 30: "30 % filter", 1: "1 % filter"}
 DENSE = tuple(name for name in LEGS if name not in ("postings", "bm25s"))
 OURS = {**dict.fromkeys(DENSE, "ivf"), "postings": "postings", "bm25s": "postings"}
+BARE = {"ivf": "FAISS IVFFlat", "postings": "bm25s"}  # what a bare pair of legs is built of
 # Above GIVEN rows: a million take half an hour to link, and the kinds over FAISS find lists of their own.
 SLOW = {"sq8", "hnsw", "FAISS HNSW SQ8 + refinement"}
 SLACK, MOST = 0.005, 0.99  # of recall: how far below ours one may be, and what is asked of none
@@ -63,6 +64,9 @@ class Bench:
                 what = "build, centres and lists given" if given else "build"
                 rows.append(self._row(name, what, self._seconds(name), "s"))
                 rows.append(self._row(name, "memory", call(worker.opened, self._job(name)), "GiB"))
+                if (bare := BARE.get(name)) in calls and len(self._collection) <= GIVEN:
+                    label = self._row(name, f"build, times that of {bare}", 0, "").name
+                    rows.append(at_most(label, self._seconds(name) / self._seconds(str(bare)), "times", 1.5))
             for where in FILTERS:
                 rows += self._measured(calls, where)
         return rows

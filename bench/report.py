@@ -3,6 +3,7 @@
 import argparse
 import json
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -56,12 +57,22 @@ def machine() -> dict[str, object]:
     versions = {name: version for name in PACKAGES if (version := _version(name))}
     return {
         "date": datetime.now(UTC).date().isoformat(),
+        "commit": _commit(),
         "cpu": _cpu(),
         "cores": psutil.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "python": platform.python_version(),
         **versions,
     }
+
+
+def _commit() -> str:
+    """Of the checkout; with a + where tracked files differ from it."""
+    done = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout.strip() or "no checkout"
 
 
 def _version(name: str) -> str | None:

@@ -48,6 +48,7 @@ CHANGING: dict[str, Filters] = {
     "1 % filter, another each time": [(t, t) for t in range(100)],
     "30 % filter, another each time": [(t, t + 29) for t in range(71)],
 }
+PACKAGES = ("lancedb", "txtai", "langchain-classic", "rank-bm25", "haystack-ai")
 GOALS = {100_000: 3.0, 1_000_000: 15.0}  # p95, ms
 
 
@@ -380,7 +381,16 @@ def _kept_and(rows: list[Row], size: int, names: Sequence[str], found: list[Row]
 
 
 def _publish(rows: list[Row], args: argparse.Namespace) -> None:
-    publish("Hybrid search", rows, args, "side by side, the same texts, vectors and questions: docs/benchmarks.md")
+    beside = f"side by side with {_versions(args.peers / 'bin' / 'python')}: docs/benchmarks.md"
+    publish("Hybrid search", rows, args, beside)
+
+
+def _versions(python: Path) -> str:
+    """Of the peers, in their environment."""
+    if not python.exists():
+        return "no peer"
+    script = f"from importlib.metadata import version\nprint(', '.join(f'{{n}} {{version(n)}}' for n in {PACKAGES}))"
+    return subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

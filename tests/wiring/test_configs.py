@@ -216,6 +216,17 @@ def test_cluster_scales_every_stage_and_engine() -> None:
     assert all(engine.max_replicas > 1 for engine in AppConfig.model_validate(raw["args"]).engines.values())
 
 
+def test_no_path_of_the_cluster_is_of_one_node() -> None:
+    """What a replica writes there, one on another node must find."""
+    args = AppConfig.model_validate(load(ROOT / "configs" / "cluster.yaml")["applications"][0]["args"])
+    ingress = args.ingress
+    paths = [args.index.uri, ingress.keys, ingress.audit.folder, ingress.documents.path]
+    paths += [args.answers.path] if args.answers.keep else []
+    paths += [ingress.conversations.path] if ingress.conversations.store == "sqlite" else []
+    assert [path for path in paths if not str(path).startswith("/mnt/assay/")] == []
+    assert args.answers.keep == 0 and ingress.conversations.store == "postgresql"  # no SQLite file on a network's disk
+
+
 # ---- what is built from them ----------------------------------------------------------------------------------------
 
 
@@ -377,7 +388,7 @@ def cluster_downloads(command: str, *, gpu: bool) -> dict[str, str]:
 
 def test_the_commands_in_the_readme_are_those_of_the_cluster() -> None:
     commands = re.findall(r"^#   (ray .*?)(?:   .*)?$", CLUSTER.read_text(), re.M)
-    assert len(commands) == 3
+    assert len(commands) == 4
     readme = (ROOT / "README.md").read_text()
     assert [command for command in commands if command not in readme] == []
 

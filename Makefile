@@ -53,7 +53,7 @@ format: install ## Put the code in format
 bench: models ## Measure: make bench BENCH=demo
 	@$(run) -m bench.$(BENCH)
 
-peers: ## Make .venv-peers: the systems that `make bench BENCH=search_peers` compares with (3.3 GB)
+peers: ## Make .venv-peers: the systems that `make bench BENCH=search_peers` and `loop_peers` compare with (3.3 GB)
 	@PYTHON="$(PYTHON)" bash requirements/install.sh .venv-peers requirements/peers.txt
 
 lock: install ## Resolve requirements/*.txt again from requirements/*.in (UPGRADE=1 takes newer versions)

@@ -6,8 +6,8 @@ both be true (of other subjects, other years, other versions) are no conflict.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from assay.features import NEGATION, names_in
@@ -66,35 +66,61 @@ class _Read:
     known: frozenset[str]
     names: tuple[tuple[str, frozenset[str]], ...]
     parsed: Parsed
-    negated: bool
+
+    @property
+    def negated(self) -> bool:
+        return NEGATION.search(self.side.text) is not None
+
+    @property
+    def place(self) -> tuple[int, Span]:
+        return self.side.evidence.hit.chunk.id, self.side.span
 
 
-def find(question: str, evidence: Sequence[Evidence]) -> tuple[Conflict, ...]:
-    """The conflicts among the evidence (best first) that bear on the question, at most ``MOST_CONFLICTS``."""
-    if len({e.hit.chunk.doc_id for e in evidence}) < 2 or not (kinds := _asked_kinds(question)):
+def find(
+    question: str, evidence: Sequence[Evidence], rests_on: Mapping[int, Sequence[Span]] | None = None
+) -> tuple[Conflict, ...]:
+    """The conflicts among the evidence (best first) that bear on the question, at most ``MOST_CONFLICTS``. ``rests_on``: only
+    those that one of these sentences has a side in, as spans of the passages' texts, by the passages' ids."""
+    kinds, asked = _asked_kinds(question), frozenset(content_terms(question))
+    if len({e.hit.chunk.doc_id for e in evidence}) < 2 or not kinds or not asked:
         return ()
-    asked, named = frozenset(content_terms(question)), frozenset(names(question))
-    read = [each for e in evidence for each in _sentences(e, asked)] if asked else []
+    wanted = {e.hit.chunk.id: [(0, len(e.hit.chunk.text))] for e in evidence} if rests_on is None else rests_on
+    first = [each for e in evidence for span in wanted.get(e.hit.chunk.id, ()) for each in _sentences(e, span, asked)]
+    if not any(_may_differ(each, kinds) for each in first):
+        return ()
+    named = frozenset(names(question))
+    read = first if rests_on is None else [each for e in evidence for each in _sentences(e, None, asked)]
     found: list[Conflict] = []
-    used: set[int] = set()
-    for n, first in enumerate(read):
-        if n in used:
+    used: set[tuple[int, Span]] = set()
+    for anchor in first:
+        if anchor.place in used:
             continue
-        sides, kind = [first.side], None
-        for m, other in enumerate(read[n + 1 :], n + 1):
-            if m in used or len(sides) == MOST_SIDES:
+        used.add(anchor.place)
+        sides, kind = [anchor.side], None
+        for other in read:
+            if other.place in used or len(sides) == MOST_SIDES:
                 continue
-            pair = _differ(first, other, named, kinds)
+            pair = _differ(anchor, other, named, kinds)
             if pair is None or (kind is not None and pair[0] != kind):
                 continue
             kind, ours, theirs = pair
-            sides[0] = Side(first.side.evidence, first.side.span, first.side.text, ours)
+            sides[0] = replace(anchor.side, value=ours)
             if all(_plain(theirs) != _plain(side.value) for side in sides):
-                sides.append(Side(other.side.evidence, other.side.span, other.side.text, theirs))
-            used.add(m)
+                sides.append(replace(other.side, value=theirs))
+            used.add(other.place)
         if kind is not None:
-            found.append(Conflict(kind, tuple(sides)))
+            order = {e.slot: rank for rank, e in enumerate(evidence)}
+            found.append(Conflict(kind, tuple(sorted(sides, key=lambda side: order[side.evidence.slot]))))
     return tuple(found[:MOST_CONFLICTS])
+
+
+def _may_differ(read: _Read, kinds: frozenset[Kind]) -> bool:
+    """Whether it has anything that another sentence could say otherwise."""
+    return (
+        any(value.kind in kinds for value in read.parsed.values)
+        or ("name" in kinds and bool(read.names))
+        or "negation" in kinds
+    )
 
 
 def _asked_kinds(question: str) -> frozenset[Kind]:
@@ -102,14 +128,16 @@ def _asked_kinds(question: str) -> frozenset[Kind]:
     return frozenset(next(kinds for pattern, kinds in _ASKED_FOR if re.search(pattern, asked)))
 
 
-def _sentences(e: Evidence, asked: frozenset[str]) -> list[_Read]:
-    """Those that are about what is asked."""
+def _sentences(e: Evidence, within: Span | None, asked: frozenset[str]) -> list[_Read]:
+    """Those of a part of the passage (None: of all of it) that are about what is asked."""
     chunk = e.hit.chunk
+    offset, until = within or (0, len(chunk.text))
     if chunk.hidden:
         return []
     context = terms(" ".join((chunk.title, *chunk.heading)))
     kept: list[_Read] = []
-    for start, end in sentences(chunk.text):
+    for start, end in sentences(chunk.text[offset:until]):
+        start, end = start + offset, end + offset
         text = chunk.text[start:end]
         if len(text) > MOST_CHARS or text.startswith(_LISTING) or text.endswith("?"):
             continue
@@ -120,7 +148,7 @@ def _sentences(e: Evidence, asked: frozenset[str]) -> list[_Read]:
         parsed = values_of(text)
         frame = frozenset(content_terms(parsed.rest))
         own = tuple(_names(parsed.rest))
-        kept.append(_Read(Side(e, (start, end), text, ""), covered, frame, known, own, parsed, _denies(text)))
+        kept.append(_Read(Side(e, (start, end), text, ""), covered, frame, known, own, parsed))
     return kept
 
 
@@ -132,10 +160,6 @@ def _names(text: str) -> list[tuple[str, frozenset[str]]]:
         if own and not (text.startswith(run) and " " not in run and not run.isupper()):
             found.append((run, own))
     return found
-
-
-def _denies(text: str) -> bool:
-    return NEGATION.search(text) is not None
 
 
 def _differ(a: _Read, b: _Read, named: frozenset[str], kinds: frozenset[Kind]) -> tuple[Kind, str, str] | None:

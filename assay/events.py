@@ -4,7 +4,7 @@ Their names and fields are an interface: new ones may be added; what is removed,
 ``VERSION``.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, TypeAdapter
 
@@ -15,6 +15,13 @@ VERSION = 1
 
 class _Event(Shape):
     request_id: str = ""
+
+    def of(self, request_id: str) -> Self:
+        """The same event, now of this request. It is not copied, which would cost more than all else of an event: whoever made
+        it gives it away here, and nobody has seen it yet."""
+        self.__dict__["request_id"] = request_id
+        self.__pydantic_fields_set__.add("request_id")
+        return self
 
 
 class StatusEvent(_Event):

@@ -37,6 +37,7 @@ class EvidenceSet:
         self._slots: dict[int, str] = {}  # of chunks
         self._place: dict[str, tuple[int, int]] = {}  # of slots: the best rank, and the round that gave it
         self._documents: Counter[str] = Counter()
+        self._words: list[frozenset[str]] = []
 
     @property
     def all(self) -> tuple[Evidence, ...]:
@@ -56,7 +57,7 @@ class EvidenceSet:
         fair: list[Found] = []
         over: list[Found] = []
         documents = self._documents.copy()
-        words = [_words(e.hit) for e in self._all]
+        words = self._words.copy()
         room = keep
         for f in found:
             if room == 0:
@@ -66,7 +67,7 @@ class EvidenceSet:
                 continue
             own = _words(f.hit)
             full = documents[f.hit.chunk.doc_id] >= self._per_document
-            if full or any(_alike(own, others) for others in words):
+            if full or _among(own, words):
                 over.append(f)
             else:
                 fair.append(f)
@@ -84,6 +85,7 @@ class EvidenceSet:
     def _append(self, f: Found) -> Evidence:
         evidence = Evidence(f"E{len(self._all) + 1}", f.hit, f.score, f.round, f.gain)
         self._all.append(evidence)
+        self._words.append(_words(f.hit))
         self._slots[f.hit.chunk.id] = evidence.slot
         self._documents[f.hit.chunk.doc_id] += 1
         return evidence
@@ -101,8 +103,11 @@ def _words(hit: Hit) -> frozenset[str]:
     return frozenset(hit.chunk.text.casefold().split())
 
 
-def _alike(a: frozenset[str], b: frozenset[str]) -> bool:
-    """Whether two passages are one in other clothes: of all their words, nearly all are in both."""
-    if min(len(a), len(b)) < _SAME * max(len(a), len(b)):
-        return False
-    return len(a & b) >= _SAME * len(a | b)
+def _among(own: frozenset[str], others: Sequence[frozenset[str]]) -> bool:
+    """Whether a passage is one of these in other clothes: of all words of the two, nearly all are in both."""
+    size = len(own)
+    for words in others:
+        shared = len(own & words)
+        if shared >= _SAME * (size + len(words) - shared):
+            return True
+    return False

@@ -22,7 +22,9 @@ class Ledger:
         self.trace: list[TraceStep] = []
         self.late = False
         self._stage_ms: dict[str, float] = {}
-        self._awaited_s = self._consumer_s = 0.0
+        self._awaited_s = 0.0
+        self.consumer_s = 0.0
+        """What whoever reads the events took: neither a stage's time nor the driver's."""
 
     async def call(self, stage: str, work: Awaitable[T], timeout_s: float, *, ending: bool = False) -> T:
         """Awaits a stage for at most ``timeout_s`` and what the budget leaves; raises ``StageTimeout`` beyond that.
@@ -32,13 +34,19 @@ class Ledger:
         """
         left = self.budget.left() if ending else self.budget.left_for_search()
         limit = min(timeout_s, left)
-        with self.timed(stage):
-            try:
-                async with asyncio.timeout(limit):
-                    return await work
-            except TimeoutError:
-                self.late = self.late or left <= timeout_s
-                raise StageTimeout(f"timeout after {limit:.1f} s") from None
+        start = self.budget.clock()
+        try:
+            async with asyncio.timeout(limit):
+                return await work
+        except TimeoutError:
+            self.late = self.late or left <= timeout_s
+            raise StageTimeout(f"timeout after {limit:.1f} s") from None
+        finally:
+            self._took(stage, self.budget.clock() - start)
+
+    def _took(self, stage: str, seconds: float) -> None:
+        self._awaited_s += seconds
+        self._stage_ms[stage] = self._stage_ms.get(stage, 0.0) + 1000 * seconds
 
     def tokens_left(self) -> int:
         """What the search may still use of the budget's tokens; the answer's are kept back."""
@@ -52,18 +60,7 @@ class Ledger:
         try:
             yield
         finally:
-            spent = self.budget.clock() - start
-            self._awaited_s += spent
-            self._stage_ms[stage] = self._stage_ms.get(stage, 0.0) + 1000 * spent
-
-    @contextmanager
-    def consumer(self) -> Iterator[None]:
-        """Around a ``yield``: the time that the consumer takes is neither a stage's nor the driver's."""
-        start = self.budget.clock()
-        try:
-            yield
-        finally:
-            self._consumer_s += self.budget.clock() - start
+            self._took(stage, self.budget.clock() - start)
 
     def fell_back(self, stage: str, reason: AssayError | str, fallback: str) -> DegradedEvent:
         degraded = Degraded(stage=stage, reason=str(reason), fallback=fallback)
@@ -75,6 +72,6 @@ class Ledger:
 
     def timings_ms(self) -> dict[str, float]:
         """Wall time per stage as the driver saw it, ``driver`` (its own code) and ``total``, in milliseconds."""
-        total = self.budget.elapsed() - self._consumer_s
+        total = self.budget.elapsed() - self.consumer_s
         own = {"driver": 1000 * (total - self._awaited_s), "total": 1000 * total}
         return {name: round(ms, 2) for name, ms in (self._stage_ms | own).items()}

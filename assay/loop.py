@@ -42,8 +42,9 @@ async def answer(
         async with aclosing(_steps(run)) as events:
             async for event in events:
                 started = True
-                with ledger.consumer():
-                    yield event.model_copy(update={"request_id": request_id})
+                given = ledger.budget.clock()
+                yield event.of(request_id)
+                ledger.consumer_s += ledger.budget.clock() - given
     except AssayError as error:
         if not started:
             raise

@@ -12,6 +12,7 @@ from assay.bound import BoundRetriever
 from assay.errors import AssayError
 from assay.run import Run
 from assay.schemas import Citation, Conflict, ConflictSide, ToolCall
+from assay.sentences import Span
 from assay.types import DocumentInfo, DocumentQuery, Evidence
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -27,8 +28,12 @@ def citing(side: conflicts.Side, citations: Sequence[Citation]) -> Citation | No
 def standing(
     question: str, evidence: Sequence[Evidence], citations: Sequence[Citation]
 ) -> tuple[conflicts.Conflict, ...]:
-    found = conflicts.find(question, evidence) if citations else ()
-    return tuple(each for each in found if any(citing(side, citations) for side in each.sides))
+    starts = {e.hit.chunk.id: e.hit.chunk.start for e in evidence}
+    rests_on: dict[int, list[Span]] = {}
+    for c in citations:
+        if (start := starts.get(c.chunk_id)) is not None:
+            rests_on.setdefault(c.chunk_id, []).append((c.span[0] - start, c.span[1] - start))
+    return conflicts.find(question, evidence, rests_on) if rests_on else ()
 
 
 def told(conflict: conflicts.Conflict, citations: Sequence[Citation], infos: Mapping[str, DocumentInfo]) -> Conflict:

@@ -72,7 +72,7 @@ def language_of(text: str) -> str | None:
     for code, script, least in _SCRIPTS:
         if len(script.findall(text)) > least * letters:
             return code
-    words = [_bare(word) for word in _WORD.findall(normalise(text))]
+    words = [word if word.isascii() else _bare(word) for word in _WORD.findall(normalise(text))]
     found = detect(words)
     if found == DEFAULT and not FUNCTION_WORDS[DEFAULT] & set(words):
         return None

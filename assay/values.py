@@ -109,6 +109,8 @@ class Parsed:
 
 
 def values_of(sentence: str) -> Parsed:
+    if not any(map(str.isdigit, sentence)) and _SMALL.keys().isdisjoint(re.split(r"\W+", sentence.casefold())):
+        return Parsed((), sentence, frozenset())
     values: list[Value] = []
     opaque: list[str] = []
     rest: list[str] = []

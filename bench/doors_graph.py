@@ -100,6 +100,8 @@ def config(folder: Path, ingresses: int = 1, max_ongoing: int = 256, grace_s: fl
     (app,) = raw["applications"]
     app["import_path"] = "bench.doors_graph:build_app"
     app["args"] = _args(folder, index, max_ongoing, grace_s, shared=ingresses > 1)
+    if ingresses > 1:
+        app["deployments"].append({"name": "Streams", "graceful_shutdown_timeout_s": 1, "ray_actor_options": {}})
     for item in app["deployments"]:
         item |= {"max_ongoing_requests": 2 * max_ongoing, "max_queued_requests": 2 * max_ongoing}
         item["ray_actor_options"]["num_cpus"] = 0.05

@@ -220,23 +220,28 @@ def asked(http: httpx.Client, of: Seen, kept: Seen | None = None) -> Iterator[ht
         yield http.get(path)
 
 
-def test_the_marker_never_appears(served: Served, theirs: Seen) -> None:
+@pytest.fixture(scope="module")
+def replies(served: Served, theirs: Seen) -> list[httpx.Response]:
+    """What we are told, by ours and by theirs."""
     with client(served, served.ours) as http:
-        for reply in asked(http, theirs):
-            told = f"{reply.request.method} {reply.request.url.path} {reply.request.content!r}: {reply.text}"
-            assert reply.status_code < 500, told
-            for word in served.case.never:
-                if word.encode() not in reply.request.content:  # an error may say what was asked
-                    assert word not in reply.text, told
-            if not any(id_.encode() in reply.request.content for id_ in theirs.doc_ids):
-                assert not any(id_ in reply.text for id_ in theirs.doc_ids), told
+        return list(asked(http, theirs))
 
 
-def test_every_route_is_among_them(served: Served, theirs: Seen) -> None:
+def test_the_marker_never_appears(served: Served, theirs: Seen, replies: list[httpx.Response]) -> None:
+    for reply in replies:
+        told = f"{reply.request.method} {reply.request.url.path} {reply.request.content!r}: {reply.text}"
+        assert reply.status_code < 500, told
+        for word in served.case.never:
+            if word.encode() not in reply.request.content:  # an error may say what was asked
+                assert word not in reply.text, told
+        if not any(id_.encode() in reply.request.content for id_ in theirs.doc_ids):
+            assert not any(id_ in reply.text for id_ in theirs.doc_ids), told
+
+
+def test_every_route_is_among_them(served: Served, replies: list[httpx.Response]) -> None:
     """So that a new one cannot be forgotten."""
+    done = {(reply.request.method, reply.request.url.path) for reply in replies} | {("POST", "/v1/conversations")}
     with client(served, served.ours) as http:
-        done = {(reply.request.method, reply.request.url.path) for reply in asked(http, theirs)}
-        done.add(("POST", "/v1/conversations"))
         paths = http.get("/openapi.json").json()["paths"]
     for path, operations in paths.items():
         shape = re.compile(re.sub(r"\{[^}]*:path\}", ".+", re.sub(r"\{[^}:]*\}", "[^/]+", path)))
@@ -248,7 +253,9 @@ def test_what_is_theirs_is_as_what_is_not(served: Served, theirs: Seen) -> None:
     """FAULT 15: by an id of theirs, and by one that was never given, the same is told."""
     volatile = re.compile(r'"(?:request_id|timings_ms)":(?:"[^"]*"|\{[^}]*\})')
 
-    def told(http: httpx.Client, doc_id: str, answer: str, conversation: str, stream: str) -> list[tuple[int, str]]:
+    def told(
+        http: httpx.Client, doc_id: str, answer: str, conversation: str, stream: str, job: str
+    ) -> list[tuple[int, str]]:
         path = f"/v1/conversations/{conversation}"
         replies = [
             http.post("/v1/search", json={"question": QUESTION, "doc_id": doc_id}),
@@ -260,21 +267,29 @@ def test_what_is_theirs_is_as_what_is_not(served: Served, theirs: Seen) -> None:
             http.delete(path),
             http.get(f"/v1/streams/{stream}"),
             http.delete(f"/v1/streams/{stream}"),
+            http.get(f"/v1/documents/{doc_id}"),
+            http.delete(f"/v1/documents/{doc_id}"),
+            http.get(f"/v1/documents/jobs/{job}"),
+            http.get(f"/v1/documents/jobs/{job}/events"),
         ]
         texts = [volatile.sub("", reply.text) for reply in replies]
-        for id_ in (doc_id, answer, conversation, stream):
+        for id_ in (doc_id, answer, conversation, stream, job):
             texts = [text.replace(id_, "ID") for text in texts]
         return [(reply.status_code, text) for reply, text in zip(replies, texts, strict=True)]
 
     with client(served, served.ours) as http:
-        hidden = told(http, theirs.doc_ids[0], theirs.answers[0], theirs.conversations[0], theirs.streams[0])
-        missing = told(http, "doc_0", "ans_0", "conv_0", "stm_0")
+        hidden = told(
+            http, theirs.doc_ids[0], theirs.answers[0], theirs.conversations[0], theirs.streams[0], theirs.jobs[0]
+        )
+        missing = told(http, "doc_0", "ans_0", "conv_0", "stm_0", "job_0")
     assert hidden == missing
-    assert [status for status, _ in hidden] == [200, *[404] * 8]
+    assert [status for status, _ in hidden] == [200, *[404] * 12]
     with client(served, served.theirs) as http:  # where they are
         assert http.get(f"/v1/answers/{theirs.answers[0]}").status_code == 200
         assert http.get(f"/v1/conversations/{theirs.conversations[0]}").status_code == 200
         assert MARKER in http.get(f"/v1/streams/{theirs.streams[0]}").text
+        assert MARKER in http.get(f"/v1/documents/{theirs.doc_ids[0]}").text
+        assert http.get(f"/v1/documents/jobs/{theirs.jobs[0]}").status_code == 200
 
 
 def test_an_answer_goes_with_what_it_rests_on(tmp_path: Path) -> None:

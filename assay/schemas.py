@@ -8,12 +8,15 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetJsonSchemaHandler,
     PrivateAttr,
     StringConstraints,
     Tag,
     field_serializer,
     field_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from assay.groups import Groups
 
@@ -125,6 +128,14 @@ Filter = Annotated[
 def _none_if_empty(filters: object) -> object:
     """``{}`` is how a clarification's choice says "without a filter"; it can be sent back as it came."""
     return None if filters == {} else filters
+
+
+class _OrEmpty:
+    """The same, for readers of the schema."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core)
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "object", "maxProperties": 0}]}
 
 
 # ---- parts of an answer ---------------------------------------------------------------------------------------------
@@ -346,7 +357,7 @@ class AskRequest(Asked):
     question: Question
     mode: Mode = "auto"
     buckets: list[Name] = Field(default=[], max_length=64)
-    filters: Annotated[Filter | None, BeforeValidator(_none_if_empty)] = None
+    filters: Annotated[Filter | None, BeforeValidator(_none_if_empty), _OrEmpty()] = None
     history: list[Turn] = Field(default=[], max_length=100)
     top_k: int | None = Field(default=None, ge=1, le=100)
     style: Style = "auto"
@@ -463,7 +474,7 @@ class Facet(Shape):
 class SearchRequest(Asked):
     question: Question
     buckets: list[Name] = Field(default=[], max_length=64)
-    filters: Annotated[Filter | None, BeforeValidator(_none_if_empty)] = None
+    filters: Annotated[Filter | None, BeforeValidator(_none_if_empty), _OrEmpty()] = None
     legs: list[Literal["dense", "sparse", "link"]] = Field(
         default=["dense", "sparse"],
         min_length=1,

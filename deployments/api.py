@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
 
@@ -235,15 +236,23 @@ async def _on_parameter(request: Request, fault: Exception) -> Response:
     return response_of(body_of(wrong, request.state.request_id), path=request.url.path)
 
 
+def _methods(request: Request) -> tuple[str, ...]:
+    """Of all routes of this path; the framework names those of the first one."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] != Match.NONE:
+            found |= route.methods or set()
+    return tuple(sorted(found))
+
+
 async def _on_http(request: Request, fault: Exception) -> Response:
     """The framework's own: no such route, or not this method."""
     assert isinstance(fault, HTTPException)
     request_id, path = request.state.request_id, request.url.path
     if fault.status_code == 405:
-        headers = dict(fault.headers or {})
-        methods = tuple(headers.get("Allow", "").split(", "))
+        methods = _methods(request)
         wrong = MethodNotAllowed(f"Use {' or '.join(methods)} here.", field="method", allowed=methods)
-        return response_of(body_of(wrong, request_id), headers, path)
+        return response_of(body_of(wrong, request_id), {"allow": ", ".join(methods)}, path)
     if fault.status_code == 404:
         return response_of(body_of(NoRoute("There is no such route.", allowed=openapi.ROUTES), request_id), path=path)
     return response_of(body_of(AssayError(f"HTTP {fault.status_code}: {fault.detail}"), request_id), path=path)

@@ -205,6 +205,14 @@ async def test_only_json_is_read_where_json_is_wanted(http: httpx.AsyncClient, r
         assert reply.status_code in (400, 415)
 
 
+@pytest.mark.parametrize("template", sorted({route.template for route in ALL}))
+async def test_another_method_is_told_which_there_are(http: httpx.AsyncClient, template: str) -> None:
+    routes = [route for route in ALL if route.template == template]
+    reply = await http.request("OPTIONS", routes[0].path.partition("?")[0])
+    assert (reply.status_code, code_of(reply)) == (405, "method_not_allowed")
+    assert set(reply.headers["allow"].split(", ")) == {route.method for route in routes}
+
+
 # ---- what is documented ---------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,6 @@ from pydantic import (
     field_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from assay.groups import Groups
 
@@ -133,7 +132,7 @@ def _none_if_empty(filters: object) -> object:
 class _OrEmpty:
     """The same, for readers of the schema."""
 
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(self, core: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler(core)
         return {**schema, "anyOf": [*schema["anyOf"], {"type": "object", "maxProperties": 0}]}
 

@@ -155,7 +155,7 @@ def test_an_upload_is_searched_and_a_deletion_is_not(served: Served) -> None:
 
 
 def test_an_ingester_that_dies_in_a_job_goes_on(served: Served) -> None:
-    files = [(f"rho{n}.md", f"# Page rho{n}\n\nThe pump of rho{n} moves sand.\n".encode()) for n in range(30)]
+    files = [(f"rho{n}.md", f"# Page rho{n}\n\nThe pump of rho{n} moves sand.\n".encode()) for n in range(100)]
     job = served.client.upload("default", files)
     with closing(served.client.job_events(job.id)) as events:
         for event in events:
@@ -166,7 +166,7 @@ def test_an_ingester_that_dies_in_a_job_goes_on(served: Served) -> None:
             if "Ingester" in " ".join(process.cmdline()):
                 process.kill()
     done = served.client.wait(job.id)
-    assert [file.outcome for file in done.files] == ["ingested"] * 30
+    assert [file.outcome for file in done.files] == ["ingested"] * 100
     assert served.uris("pump of rho29")[0] == "rho29.md"
     told = [event for event in served.client.job_events(job.id) if isinstance(event, JobStatusEvent)]
     assert [event.state for event in told] == ["queued", "running", "running"]

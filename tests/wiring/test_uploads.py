@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -19,7 +20,8 @@ from assay.index.files import Layout
 from assay.index.ingest import Ingestion
 from deployments.api import make_api
 from tests.wiring.documents_bench import PDF, PUMP, Bench, ended, hits, sent, uploaded
-from tests.wiring.index.builders import DirectParser
+from tests.wiring.index.builders import OUTSIDE, DirectParser
+from tests.wiring.index.test_updates import contents
 from tests.wiring.local_driver import LocalDriver
 from tests.wiring.test_api import error_of, in_process, until
 from tests.wiring.test_client import listening
@@ -239,6 +241,23 @@ async def test_a_name_is_a_label_and_never_a_path(bench: Bench, http: httpx.Asyn
     for n, uri in enumerate(NAMES.values()):
         assert (await hits(http, f"Word{n}")) == [uri]
     assert set(bench.folder.parent.rglob("*.md")) == before
+
+
+async def test_a_name_of_something_outside_deletes_nothing(bench: Bench, http: httpx.AsyncClient) -> None:
+    """Encoded once, as a client sends it, and as it is. A name with a slash leads to no route at all."""
+    await ended(http, await uploaded(http, "docs", PUMP))
+    (bench.folder / "outside.txt").write_text("Keep me.")
+    before = contents(bench.folder)
+    for name in [name.format(folder=bench.folder) for name in OUTSIDE]:
+        for path in (quote(name, safe=""), quote(name, safe="/%:")):
+            url = httpx.URL("http://localhost/").copy_with(raw_path=f"/v1/documents/{path}".encode())
+            reply = await http.delete(url)
+            assert reply.request.url.raw_path == url.raw_path, "the client sent it as it is"
+            error = error_of(reply)
+            assert (reply.status_code, error["code"]) in ((404, "not_found"), (404, "no_route")), (name, error)
+            assert str(bench.folder) not in error["message"]
+    assert contents(bench.folder) == before
+    assert await hits(http, "five bar") == ["pump.md"]
 
 
 async def test_metadata_goes_along_and_is_filtered_by(bench: Bench) -> None:

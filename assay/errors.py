@@ -146,6 +146,11 @@ class SetupError(AssayError):
     status = 503
 
 
+def in_words(fault: AssayError) -> str:
+    """For people at a terminal: the message, and what there is to choose from."""
+    return f"{fault} (there are: {', '.join(fault.allowed)})" if fault.allowed else str(fault)
+
+
 def of_code(code: str, message: str, field: str | None = None, allowed: tuple[str, ...] = ()) -> AssayError:
     """The error that was told as ``code``, from another process; one that no class here has is an ``AssayError``."""
     return kind_of(code)(message, field, allowed)

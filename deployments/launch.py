@@ -107,7 +107,7 @@ def _launch(options: argparse.Namespace, clock: Clock) -> int:
         cache = Path(config.app.cache).expanduser()
         check_disk(cache, Path.cwd(), Path(tempfile.gettempdir()))
         check_memory()
-        check_port(config.host, port)
+        check_port(config.host, port, "demo" if options.demo else "serve")
         clock.say(f"checked: Python, packages, disk, memory, port {port}")
         with clock.step("models"):
             _assay("prepare", "--config", str(options.config))
@@ -229,14 +229,16 @@ def check_memory() -> None:
         raise Refused(f"{free:.1f} GB of memory free, {MEMORY_GB:.0f} GB are needed: close something")
 
 
-def check_port(host: str, port: int) -> None:
+def check_port(host: str, port: int, goal: str) -> None:
+    """``goal``: that of the Makefile, where it was make that called."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as e:
             what = f"port {port} is taken{_by(port)}"
-            raise Refused(f"{what}: stop that, or choose another: make demo PORT={port + 1}") from e
+            other = f"make {goal} PORT={port + 1}" if "MAKELEVEL" in os.environ else f"--port {port + 1}"
+            raise Refused(f"{what}: stop that, or choose another: {other}") from e
 
 
 def _by(port: int) -> str:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from assay.config import IndexConfig
-from assay.errors import AssayError, SetupError, UnknownBucket
+from assay.errors import AssayError, SetupError, UnknownBucket, in_words
 
 if TYPE_CHECKING:
     from assay.index.buckets import BucketSchema
@@ -47,8 +47,7 @@ def buckets(
         else:
             _infer([Path(name) for name in names or []], metadata, path_pattern or [], sample, write, notes)
     except AssayError as fault:
-        allowed = f" (there are: {', '.join(fault.allowed)})" if fault.allowed else ""
-        notes.print(f"{fault}{allowed}", style="red", markup=False, highlight=False, soft_wrap=True)
+        notes.print(in_words(fault), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_USAGE if isinstance(fault, SetupError | UnknownBucket) else EXIT_FAULT) from None
 
 

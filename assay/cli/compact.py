@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from assay.cli.settings import index_settings
-from assay.errors import AssayError
+from assay.errors import AssayError, in_words
 
 EXIT_FAULT = 1
 
@@ -33,7 +33,7 @@ def compact(
         settings, legs = index_settings(config, uri=index)
         manifest = mirror.compact(Layout(settings.uri), legs)
     except AssayError as fault:
-        notes.print(str(fault), style="red", markup=False, highlight=False, soft_wrap=True)
+        notes.print(in_words(fault), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_FAULT) from None
     if manifest is None:
         typer.echo("nothing has been published yet")

@@ -8,7 +8,7 @@ from rich.console import Console
 from assay.cli.settings import ApiKey
 from assay.client import Client
 from assay.config import IndexConfig
-from assay.errors import AssayError
+from assay.errors import AssayError, in_words
 
 EXIT_FAULT = 1
 
@@ -42,5 +42,5 @@ def delete(
         typer.echo(f"bucket {bucket}: {len(set(documents))} deleted, index {version}")
         compact(layout)
     except AssayError as fault:
-        notes.print(str(fault), style="red", markup=False, highlight=False, soft_wrap=True)
+        notes.print(in_words(fault), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_FAULT) from None

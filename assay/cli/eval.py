@@ -12,7 +12,7 @@ from rich.console import Console
 from assay.cli.meter import Meter
 from assay.cli.targets import check_targets
 from assay.config import AppConfig, IndexConfig
-from assay.errors import AssayError, InvalidRequest
+from assay.errors import AssayError, InvalidRequest, in_words
 
 if TYPE_CHECKING:
     from assay.eval.collection import Collection
@@ -91,8 +91,7 @@ def ranking(
 
             draw(plot, panels(compared, metrics), _title(bench))
     except AssayError as fault:
-        allowed = f" (there are: {', '.join(fault.allowed)})" if fault.allowed else ""
-        _complain(notes, f"{fault}{allowed}")
+        _complain(notes, in_words(fault))
         raise typer.Exit(EXIT_USAGE if isinstance(fault, InvalidRequest) else EXIT_FAULT) from None
     except OSError as fault:
         _complain(notes, f"'{fault.filename or 'a file'}' cannot be written: {fault.strerror or fault}")

@@ -1,6 +1,8 @@
 """``ingest``: files and folders into an index. The report goes to stdout, progress to stderr where that is a terminal."""
 
+import errno
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -21,7 +23,7 @@ from assay.cli.extracting import Extracting
 from assay.cli.meter import Meter
 from assay.cli.settings import ApiKey, index_settings
 from assay.config import AppConfig, IndexConfig, Legs
-from assay.errors import AssayError, SetupError
+from assay.errors import AssayError, SetupError, in_words
 from assay.index.buckets import BucketSchema, dump_schema, load_schema
 from assay.index.ingest import Ingestion, Reads, Report, Source, find_sources
 from assay.index.metadata import Given, MetadataTable, Pattern
@@ -108,6 +110,7 @@ def ingest(
     Exit status: 0 all is in, 1 some files failed, 2 nothing could be done, 130 interrupted.
     """
     notes = Console(stderr=True)
+    place = "what is sent"
     try:
         _check_report(report)
         from assay.index.files import Layout
@@ -136,19 +139,22 @@ def ingest(
         else:
             keys = _keys(password or [], passwords)
             settings, legs = index_settings(config, uri=index, embedder=embedder)
+            place = f"the index {settings.uri}"
             extracting = Extracting(config, extract_url, extract_model, extract_key_env)
             how = _How(settings, legs, bucket, rebuild, keys, ray, extracting)
             done, interrupted = _run(paths, base and base.resolve(), how, described, notes)
         _show(done, Console())
         if report is not None:
+            place = f"the report '{report}'"
             report.write_text(json.dumps(done.summary(), indent=1, ensure_ascii=False) + "\n", "utf-8")
         if not interrupted and url is None:
+            place = f"the index {settings.uri}"
             compact(Layout(settings.uri), legs)  # after the report: what is in it can be searched already
     except AssayError as fault:
-        _complain(notes, str(fault))
+        _complain(notes, in_words(fault))
         raise typer.Exit(EXIT_SETUP) from None
     except OSError as fault:
-        _complain(notes, f"a file of the index, or the report, cannot be written: {fault.strerror or fault}")
+        _complain(notes, unwritten(fault, place))
         raise typer.Exit(EXIT_SETUP) from None
     if interrupted:
         _complain(
@@ -157,6 +163,14 @@ def ingest(
         raise typer.Exit(EXIT_INTERRUPTED)
     if done.count("failed"):
         raise typer.Exit(EXIT_FAILED_FILES)
+
+
+def unwritten(fault: OSError, place: str) -> str:
+    """What to do where ``place`` could not be written. Lance has the system's number in its text only."""
+    found = re.search(r"os error (\d+)", str(fault))
+    if (fault.errno or (int(found[1]) if found else 0)) in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk of {place} is full: free some space; the same command goes on"
+    return f"{place} cannot be written: {fault.strerror or fault}"
 
 
 def _check_report(report: Path | None) -> None:

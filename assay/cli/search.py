@@ -12,7 +12,7 @@ from ulid import ULID
 from assay.cli.settings import ApiKey
 from assay.client import Client
 from assay.config import AppConfig, IndexConfig, RetrieverConfig
-from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket
+from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket, in_words
 from assay.schemas import Filter, Fusion, SearchHit, SearchRequest, SearchResponse
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
@@ -159,5 +159,4 @@ def _plain(text: str) -> str:
 
 
 def _complain(notes: Console, fault: AssayError) -> None:
-    allowed = f" (there are: {', '.join(fault.allowed)})" if fault.allowed else ""
-    notes.print(f"{fault}{allowed}", style="red", markup=False, highlight=False, soft_wrap=True)
+    notes.print(in_words(fault), style="red", markup=False, highlight=False, soft_wrap=True)

@@ -54,16 +54,19 @@ class Layout:
 
         Raises ``SetupError`` where the URI is of no kind that can hold an index.
         """
-        scheme, _, rest = uri.partition("://")
-        if rest and scheme not in ("file", *SCHEMES):
+        scheme, named, rest = uri.partition("://")
+        if named and scheme not in ("file", *SCHEMES):
             known = tuple(f"{name}://" for name in ("file", *SCHEMES))
             raise SetupError(f"the index cannot be at '{uri}'; name a folder or a URI", "index.uri", known)
-        self.remote = Remote(uri.rstrip("/")) if scheme in SCHEMES and rest else None
+        if named and not (rest.partition("/")[0] if scheme in SCHEMES else rest):
+            what, form = ("bucket", "BUCKET/PATH") if scheme in SCHEMES else ("folder", "/FOLDER")
+            raise SetupError(f"the index '{uri}' names no {what}; write {scheme}://{form}", "index.uri")
+        self.remote = Remote(uri.rstrip("/")) if named and scheme in SCHEMES else None
         if self.remote:
             name = hashlib.sha256(uri.rstrip("/").encode()).hexdigest()[:16]
             self.root = (mirrors or MIRRORS.expanduser()) / name / ("reader" if reading else "writer")
         else:
-            self.root = Path(rest if rest else uri).expanduser()
+            self.root = Path(rest if named else uri).expanduser()
         self.chunks = str(self.root / "chunks.lance")
         self.documents = str(self.root / "documents.lance")
         self.state = self.root / "state.json"

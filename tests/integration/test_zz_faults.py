@@ -3,10 +3,12 @@
 Named so that it runs after all that needs a healthy graph.
 """
 
+import re
 import signal
 import time
 from typing import TYPE_CHECKING
 
+import httpx
 import psutil
 import pytest
 
@@ -39,6 +41,10 @@ def test_a_hung_reranker_ends_in_a_degraded_answer(running: Running) -> None:
     assert reranker and "timeout" in reranker[0].reason and reranker[0].fallback.startswith("fused order")
     assert response.citations
     assert_citations_stand(response)
+    until = time.monotonic() + 60  # Ray's agent refreshes it every few seconds
+    while not re.search(r'assay_degraded\w*\{[^}]*stage="reranker"', httpx.get(running.graph.metrics, timeout=10).text):
+        assert time.monotonic() < until, "no metric tells of the fallback"
+        time.sleep(1)
 
 
 def test_a_killed_engine_ends_in_a_degraded_answer_and_comes_back(running: Running) -> None:

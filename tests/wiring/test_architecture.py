@@ -208,7 +208,7 @@ def test_other_paths_would_not(text: str) -> None:
 
 
 def test_locks_are_pinned_and_whole() -> None:
-    for name in ("cpu", "dev", "gpu"):
+    for name in ("cpu", "dev", "gpu", "peers"):
         lines = [line for line in (ROOT / "requirements" / f"{name}.txt").read_text().splitlines() if line[:1] != "#"]
         assert lines == sorted(lines, key=str.lower)
         assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line)] == []

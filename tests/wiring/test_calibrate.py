@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from assay.__main__ import main
 from assay.calibrate import cases as c
 from assay.calibrate.cached import CachedLLM
 from assay.calibrate.fit import Sample, arrays, auc, ece, fit
@@ -21,6 +22,7 @@ from assay.types import Hit, ItemScore, ScoreItem, ScoreRequest, Scores
 from tests.fakes import BagEmbedder, ScriptedLLM, chunk
 
 pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(3)
 
 
@@ -31,6 +33,24 @@ def noisy(count: int, strength: float) -> list[Sample]:
         for q in range(count)
         for holds in (True, False)
     ]
+
+
+def test_an_engine_that_the_config_lacks_names_those_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "calibrate",
+        "--engine",
+        "nope",
+        "--data",
+        str(tmp_path),
+        "--config",
+        str(ROOT / "configs/local.yaml"),
+        "--work",
+        str(tmp_path),
+    ]
+    assert main(words) == 1
+    assert capsys.readouterr().err == "assay: the config has no engine 'nope' (there are: small)\n"
 
 
 def test_a_fit_is_judged_by_what_it_has_not_seen() -> None:

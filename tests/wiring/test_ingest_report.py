@@ -1,5 +1,6 @@
 """What an ingest tells: the report's sums and reasons, progress where nobody watches, and never a password."""
 
+import errno
 import io
 import json
 from pathlib import Path
@@ -9,7 +10,7 @@ from msoffcrypto.format.ooxml import OOXMLFile
 from rich.console import Console
 
 from assay.cli import meter
-from assay.cli.ingest import _keys
+from assay.cli.ingest import _keys, unwritten
 from assay.errors import SetupError
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Progress, find_sources
@@ -50,6 +51,19 @@ def test_passwords_open_files_and_are_nowhere_else(tmp_path: Path) -> None:
     assert report.count("ingested") == 1
     kept = [path.read_bytes() for path in index.rglob("*") if path.is_file()]
     assert [b"sesame" in data for data in [*seen, *kept, json.dumps(report.summary()).encode()]].count(True) == 0
+
+
+@pytest.mark.parametrize(
+    "fault", [OSError(errno.ENOSPC, "No space left on device"), OSError("LanceError(IO): No space left (os error 28)")]
+)
+def test_a_full_disk_names_the_folder_and_what_to_do(fault: OSError) -> None:
+    told = "the disk of the index .assay/index is full: free some space; the same command goes on"
+    assert unwritten(fault, "the index .assay/index") == told
+
+
+def test_another_fault_of_writing_names_the_folder() -> None:
+    fault = OSError(errno.EFBIG, "File too large")
+    assert unwritten(fault, "the report 'r.json'") == "the report 'r.json' cannot be written: File too large"
 
 
 def test_keys_come_from_the_command_then_the_file(tmp_path: Path) -> None:

@@ -18,22 +18,28 @@ from assay.__main__ import COMMANDS, main
 from deployments import launch, local
 
 ROOT = Path(__file__).parents[2]
-PORT_TAKEN = r"port \d+ is taken by process \d+ \(\S+\): stop that, or choose another: make demo PORT=\d+"
 
 
-def test_a_taken_port_names_who_has_it() -> None:
+@pytest.mark.parametrize(
+    ("make", "goal", "other"),
+    [("1", "demo", r"make demo PORT=\d+"), ("1", "serve", r"make serve PORT=\d+"), ("", "demo", r"--port \d+")],
+)
+def test_a_taken_port_names_who_has_it(make: str, goal: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what to call instead, as it was called."""
+    monkeypatch.setenv("MAKELEVEL", make) if make else monkeypatch.delenv("MAKELEVEL", raising=False)
+    taken_by = rf"port \d+ is taken by process \d+ \(\S+\): stop that, or choose another: {other}$"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(launch.Refused, match=PORT_TAKEN):
-            launch.check_port("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(launch.Refused, match=taken_by):
+            launch.check_port("127.0.0.1", taken.getsockname()[1], goal)
 
 
 def test_a_free_port_is_fine() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    launch.check_port("127.0.0.1", port)
+    launch.check_port("127.0.0.1", port, "serve")
 
 
 def test_a_full_disk_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import lance
 from lance.dataset import DatasetOptimizer
 
-from assay.index import dense, segment, snapshot, sparse, store
+from assay.index import dense, snapshot, sparse
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
 from assay.index.mirror import compact
@@ -25,13 +25,10 @@ from tests.wiring.index.builders import DirectParser
 STEPS: tuple[tuple[Any, str], ...] = (
     (DirectParser, "parse"),
     (WordEncoder, "embed_now"),
-    (store, "write_atomic"),  # the state
     (lance, "write_dataset"),
     (lance.LanceDataset, "delete"),
     (dense, "build"),
     (sparse, "build"),
-    (segment, "describe"),
-    (snapshot, "write_atomic"),  # the manifest, and CURRENT
     (os, "fsync"),
     (os, "replace"),
     (Path, "rename"),
@@ -57,6 +54,7 @@ def main(what: str, folder: str, index: str, rebuild_rows: str, die_at: str) -> 
 
         def call(*args: Any, **kwargs: Any) -> Any:
             what = f"{getattr(owner, '__name__', owner)}.{name}"
+            what += f" {replaced(Path(args[1]))}" if owner is os and name == "replace" else ""
             step(f"before {what}")
             result = real(*args, **kwargs)
             step(f"after {what}")
@@ -70,6 +68,11 @@ def main(what: str, folder: str, index: str, rebuild_rows: str, die_at: str) -> 
     snapshot._GRACE_S = 0.0
     version = WORK[what](Layout(index), Path(folder), int(rebuild_rows))
     step(f"acknowledged {version}")
+
+
+def replaced(target: Path) -> str:
+    """``CURRENT``, ``state.json``, or ``snapshots`` for a manifest, whose own name is another each time."""
+    return target.parent.name if target.parent.name == "snapshots" else target.name
 
 
 def ingest(layout: Layout, folder: Path, rebuild_rows: int) -> str | None:

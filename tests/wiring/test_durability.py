@@ -1,14 +1,15 @@
 """Killed at any step, an index is the old one or the new one, whole; a second run ends what the first began."""
 
 import os
-import random
 import shutil
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -32,6 +33,9 @@ NEW = {**OLD, **CHANGE}
 QUERIES = ("lion", "zebra runs", "marker", "the old3 sleeps", "wakes")
 # Legs that are built anew for all chunks, and a segment of its own for the new ones.
 REBUILD_ROWS = (20_000, 0)
+Ranked = list[list[tuple[str, float]]]
+# By the rows up to which legs are built anew: the steps of a run that nothing interrupts, and what its index ranks.
+Whole = Callable[[int], tuple[list[str], Ranked]]
 
 
 def copied(index: Path, to: Path) -> None:
@@ -45,8 +49,9 @@ def marker(text: str) -> str:
     return text.split("marker ")[1].split()[0]
 
 
-def killed_at(folder: Path, index: Path, rebuild_rows: int, step: int, what: str = "ingest") -> list[str]:
-    """The steps that an ingest (or another work) took, to its end or to the one it died at."""
+def killed_at(folder: Path, index: Path | str, rebuild_rows: int, step: int | str, what: str = "ingest") -> list[str]:
+    """The steps that an ingest (or another work) took, to its end or to the one it died at: its number, or the name of the
+    first one of that name."""
     command = [sys.executable, "-m", "tests.wiring.failpoints", what, str(folder), str(index)]
     command += [str(rebuild_rows), str(step)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -70,7 +75,7 @@ def holds(r: LocalRetriever, files: Mapping[str, str]) -> None:
             assert document[best.chunk.start : best.chunk.end] == best.chunk.text
 
 
-def ranked(index: Path) -> list[list[tuple[str, float]]]:
+def ranked(index: Path) -> Ranked:
     r = retriever(index)
     results = [search(r, SearchQuery((query,), top_k=100)) for query in QUERIES]
     return [[(hit.chunk.uri, round(hit.score, 5)) for hit in result.hits] for result in results]
@@ -84,39 +89,88 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=REBUILD_ROWS)
-def rows(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
+def whole_run(before: Path, what: str) -> Whole:
+    def run(rows: int) -> tuple[list[str], Ranked]:
+        index = before / f"{what}{rows}"
+        copied(before / "index", index)
+        return killed_at(before / "files", index, rows, 0, what), ranked(index)
+
+    return cache(run)
 
 
 @pytest.fixture(scope="module")
-def whole(before: Path, rows: int) -> tuple[list[str], list[list[tuple[str, float]]]]:
-    """The steps of a run that nothing interrupts, and what its index ranks."""
-    index = before / f"whole{rows}"
-    copied(before / "index", index)
-    return killed_at(before / "files", index, rows, 0), ranked(index)
+def whole(before: Path) -> Whole:
+    return whole_run(before, "ingest")
 
 
-def one_of(steps: list[str], seed: int) -> tuple[int, bool]:
-    """The number of one of them, from 1, another for each seed; and whether ``CURRENT`` has been replaced by then."""
-    synced = [i for i, step in enumerate(steps, start=1) if "fsync" in step]
-    named = [i for i in range(1, len(steps) + 1) if i not in synced]
-    step = random.Random(seed).choice(named if seed % 4 else synced)
-    return step, step >= max(i for i, name in enumerate(steps, start=1) if name == "after os.replace")
+class Kill(NamedTuple):
+    """At a step of this name: the first of them (0), the last (1), or that far between."""
+
+    step: str
+    place: float = 0
+    published: bool = False
+    """Whether ``CURRENT`` has been replaced by then."""
+
+    def among(self, steps: Sequence[str]) -> int:
+        """Its number, from 1."""
+        same = [i for i, step in enumerate(steps, start=1) if step.startswith(self.step)]
+        assert same, f"nothing does '{self.step}' any more"
+        return same[round(self.place * (len(same) - 1))]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_killed_at_any_step(
-    before: Path, rows: int, whole: tuple[list[str], list[list[tuple[str, float]]]], seed: int, tmp_path: Path
-) -> None:
-    steps, expected = whole
-    step, published = one_of(steps, seed + rows)
+INGESTION = (
+    Kill("after DirectParser.parse", 0.5),
+    Kill("after WordEncoder.embed_now"),
+    Kill("after LanceDataset.delete"),
+    Kill("after lance.write_dataset"),
+    Kill("after lance.write_dataset", 1),
+    Kill("before os.fsync"),
+    Kill("before os.replace state.json"),
+    Kill("after os.replace state.json"),
+    Kill("before assay.index.dense.build"),
+    Kill("after assay.index.dense.build"),
+    Kill("after assay.index.sparse.build"),
+    Kill("before os.fsync", 0.6),
+    Kill("before Path.rename"),
+    Kill("after Path.rename"),
+    Kill("before shutil.rmtree"),
+    Kill("before os.replace snapshots"),
+    Kill("before os.replace CURRENT"),
+    Kill("after os.replace CURRENT", published=True),
+    Kill("before os.fsync", 1, published=True),
+    Kill("after LanceDataset.cleanup_old_versions", published=True),
+    Kill("acknowledged", published=True),
+)
+
+
+def are_of_every_kind(kills: Sequence[Kill], steps: Sequence[str]) -> None:
+    """Each kind of step that a run takes is killed at least once, and kills fall on both sides of the publishing."""
+
+    def kinds(names: Sequence[str]) -> set[str]:
+        return {"acknowledged" if name.startswith("acknowledged") else name.partition(" ")[2] for name in names}
+
+    assert kinds(steps) == kinds([kill.step for kill in kills])
+    at = steps.index("after os.replace CURRENT") + 1
+    assert steps.count("after os.replace CURRENT") == 1
+    assert [kill.published for kill in kills] == [kill.among(steps) >= at for kill in kills]
+    assert {kill.published for kill in kills} == {True, False}
+
+
+@pytest.mark.parametrize("rows", REBUILD_ROWS)
+def test_kills_are_of_every_kind_of_step(whole: Whole, rows: int) -> None:
+    are_of_every_kind(INGESTION, whole(rows)[0])
+
+
+# Each way of building meets every second kind.
+@pytest.mark.parametrize(("rows", "kill"), [(REBUILD_ROWS[i % 2], kill) for i, kill in enumerate(INGESTION)])
+def test_killed_at_any_step(before: Path, whole: Whole, rows: int, kill: Kill, tmp_path: Path) -> None:
+    steps, expected = whole(rows)
     index = tmp_path / "index"
     copied(before / "index", index)
-    taken = killed_at(before / "files", index, rows, step)
-    assert taken[-1].split()[:2] == steps[step - 1].split()[:2], "it died where it was told to"
+    taken = killed_at(before / "files", index, rows, kill.among(steps))
+    assert taken[-1].startswith(kill.step), "it died where it was told to"
 
-    holds(retriever(index), NEW if published else OLD)
+    holds(retriever(index), NEW if kill.published else OLD)
     ingest(before / "files", index, rebuild_rows=rows)
     holds(retriever(index), NEW)
     assert ranked(index) == expected, f"killed at {taken[-1]}, the index ranks otherwise than one that was not"
@@ -125,15 +179,13 @@ def test_killed_at_any_step(
     assert again.count("unchanged") == len(NEW) and again.index_version == version
 
 
-def test_an_acknowledged_version_is_there_after_a_restart(before: Path, tmp_path: Path) -> None:
+def test_an_acknowledged_version_is_there_after_a_restart(before: Path, whole: Whole, tmp_path: Path) -> None:
     """Killed right after the acknowledgement: a new process finds the same, ranked the same."""
     index = tmp_path / "index"
     copied(before / "index", index)
-    probe = tmp_path / "probe"
-    copied(before / "index", probe)
-    steps = killed_at(before / "files", probe, 0, 0)
-    taken = killed_at(before / "files", index, 0, len(steps))
+    taken = killed_at(before / "files", index, 0, len(whole(0)[0]))
     assert taken[-1].startswith("acknowledged")
+    holds(retriever(index), NEW)
     assert read_current(Layout(str(index))).id == taken[-1].split()[1]
     code = (
         "import sys; from pathlib import Path; from tests.wiring.test_durability import ranked;"
@@ -151,28 +203,54 @@ FIRST = min(OLD)
 WORDS = {zlib.crc32(word.encode()) % 1024: word for word in (f"old{i}" for i in range(40))}
 MANY = {f"{word}.md": f"# Doc\n\nThe marker {word} lion sleeps.\n" for word in sorted(WORDS.values())[:26]}
 LEFT = {uri: text for uri, text in OLD.items() if uri != FIRST}
-Run = tuple[Path, list[str], list[list[tuple[str, float]]]]
+Run = tuple[Path, list[str], Ranked]
 
 
 @pytest.fixture(scope="module")
-def deletion(before: Path, rows: int) -> Run:
-    index = before / f"deleted{rows}"
-    copied(before / "index", index)
-    return before / "index", killed_at(before / "files", index, rows, 0, "delete"), ranked(index)
+def deletion(before: Path) -> Whole:
+    return whole_run(before, "delete")
 
 
-@pytest.mark.parametrize("seed", range(6))
+BUILT, HIDDEN = REBUILD_ROWS
+DELETION = {
+    BUILT: (
+        Kill("after LanceDataset.delete"),
+        Kill("before assay.index.dense.build"),
+        Kill("after assay.index.sparse.build"),
+        Kill("before Path.rename"),
+        Kill("before shutil.rmtree"),
+        Kill("after os.replace CURRENT", published=True),
+    ),
+    HIDDEN: (
+        Kill("before os.fsync", 0.5),
+        Kill("after os.replace state.json"),
+        Kill("before os.replace snapshots"),
+        Kill("before os.replace CURRENT"),
+        Kill("after LanceDataset.cleanup_old_versions", published=True),
+        Kill("acknowledged", published=True),
+    ),
+}
+
+
+def test_kills_of_a_deletion_are_of_every_kind(deletion: Whole) -> None:
+    are_of_every_kind([kill for kills in DELETION.values() for kill in kills], deletion(BUILT)[0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "kill", "by_id"),
+    [(rows, kill, i % 2 == 0) for rows, kills in DELETION.items() for i, kill in enumerate(kills)],
+)
 def test_a_deletion_that_was_killed_is_whole_or_not_begun_and_can_be_repeated(
-    before: Path, rows: int, deletion: Run, seed: int, tmp_path: Path
+    before: Path, deletion: Whole, rows: int, kill: Kill, by_id: bool, tmp_path: Path
 ) -> None:
-    origin, steps, expected = deletion
-    step, gone = one_of(steps, seed)
+    steps, expected = deletion(rows)
     index = tmp_path / "index"
-    copied(origin, index)
-    taken = killed_at(before / "files", index, rows, step, "delete")
-    holds(retriever(index), LEFT if gone else OLD)
-    name = FIRST if seed % 2 else doc_id_of("docs", FIRST)
-    if gone:
+    copied(before / "index", index)
+    taken = killed_at(before / "files", index, rows, kill.among(steps), "delete")
+    assert taken[-1].startswith(kill.step), "it died where it was told to"
+    holds(retriever(index), LEFT if kill.published else OLD)
+    name = doc_id_of("docs", FIRST) if by_id else FIRST
+    if kill.published:
         with pytest.raises(NotFound):
             remove(Layout(str(index)), "docs", [name], rows)
     else:
@@ -196,22 +274,41 @@ def compaction(tmp_path_factory: pytest.TempPathFactory) -> Run:
     copied(folder / "index", index)
     steps = killed_at(folder, index, 0, 0, "compact")
     assert {"after DatasetOptimizer.compact_files", "after LanceDataset.cleanup_old_versions"} <= set(steps)
-    current = max(i for i, name in enumerate(steps) if name == "after os.replace")
-    assert "after shutil.rmtree" in steps[current:], "old segments were swept"
+    assert "after shutil.rmtree" in steps[steps.index("after os.replace CURRENT") :], "old segments were swept"
     return folder / "index", steps, ranked(index)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_compaction_that_was_killed_changes_nothing_that_is_found(compaction: Run, seed: int, tmp_path: Path) -> None:
+COMPACTION = (
+    Kill("after DatasetOptimizer.compact_files"),
+    Kill("before os.fsync", 0.3),
+    Kill("after os.replace state.json"),
+    Kill("before assay.index.dense.build"),
+    Kill("after assay.index.sparse.build"),
+    Kill("before Path.rename"),
+    Kill("before os.replace snapshots"),
+    Kill("before os.replace CURRENT"),
+    Kill("after shutil.rmtree", 0.5, published=True),
+    Kill("after LanceDataset.cleanup_old_versions", published=True),
+    Kill("acknowledged", published=True),
+)
+
+
+def test_kills_of_a_compaction_are_of_every_kind(compaction: Run) -> None:
+    are_of_every_kind(COMPACTION, compaction[1])
+
+
+@pytest.mark.parametrize("kill", COMPACTION)
+def test_a_compaction_that_was_killed_changes_nothing_that_is_found(
+    compaction: Run, kill: Kill, tmp_path: Path
+) -> None:
     origin, steps, expected = compaction
-    step, merged = one_of(steps, seed)
     index = tmp_path / "index"
     copied(origin, index)
     before = ranked(index)
-    taken = killed_at(tmp_path, index, 0, step, "compact")
-    assert taken[-1].split()[:2] == steps[step - 1].split()[:2], "it died where it was told to"
+    taken = killed_at(tmp_path, index, 0, kill.among(steps), "compact")
+    assert taken[-1].startswith(kill.step), "it died where it was told to"
     holds(retriever(index), MANY)
-    assert ranked(index) == (expected if merged else before), taken[-1]
+    assert ranked(index) == (expected if kill.published else before), taken[-1]
     layout = Layout(str(index))
     compact(layout)
     holds(retriever(index), MANY)
@@ -236,7 +333,8 @@ ingest(Path(sys.argv[1]), Path(sys.argv[2]), rebuild_rows=int(sys.argv[4]))
 def test_a_full_disk_leaves_the_old_index_and_works_again_after(
     before: Path, limit: int, rebuild_rows: int, tmp_path: Path
 ) -> None:
-    """Files that cannot grow beyond the limit: the system says so as it does on a full disk, in whatever is written."""
+    """Files that cannot grow beyond the limit: a write fails midway, in whatever is written, as it does on a full disk. The
+    system says EFBIG here, and ENOSPC there."""
     index = tmp_path / "index"
     copied(before / "index", index)
     whole = set((index / "segments").iterdir())

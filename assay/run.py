@@ -387,7 +387,10 @@ class Run(Searching):
     def _follow(self, grade: Grade) -> bool:
         """Whether there is anything to ask that was not asked yet; if so it is what the next round asks."""
         wanted = (grade.follow_up, *grade.beside)
-        fresh = tuple(query for query in wanted if query is not None and query_key(query) not in self.tried)
+        by_key = {
+            query_key(query): query for query in reversed(wanted) if query is not None
+        }  # the first of those alike
+        fresh = tuple(by_key[key] for key in reversed(by_key) if key not in self.tried)
         self.queries, self.parts = fresh[:1], fresh[1:]
         return bool(fresh)
 

@@ -227,7 +227,8 @@ class World:
         enough, more, clarify = draw(st.sampled_from(shares))
         follow_up = (draw(st.sampled_from([*[True] * 7, False])) and self._again(draw)) or None
         about = draw(st.sampled_from([0.9, 0.9, 0.1]))
-        return Grade(enough, more, clarify, about, features={}, follow_up=follow_up, usage=_usage())
+        beside = tuple(self._again(draw) for _ in range(draw(st.sampled_from([0, 1, 2]))))
+        return Grade(enough, more, clarify, about, features={}, follow_up=follow_up, beside=beside, usage=_usage())
 
     def _support(self, request: Any, draw: Draw) -> Support:
         return Support(tuple(draw(st.sampled_from([0.9, 0.1, math.nan])) for _ in request.claims), _usage())

@@ -13,8 +13,9 @@ from typing import Any
 
 import lance
 from lance.dataset import DatasetOptimizer
+from obstore.store import ObjectStoreMethods
 
-from assay.index import dense, snapshot, sparse
+from assay.index import dense, remote, snapshot, sparse
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
 from assay.index.mirror import compact
@@ -35,18 +36,21 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (DatasetOptimizer, "compact_files"),
     (lance.LanceDataset, "cleanup_old_versions"),
     (shutil, "rmtree"),
+    (ObjectStoreMethods, "put"),
 )
 
 
 def main(what: str, folder: str, index: str, rebuild_rows: str, die_at: str) -> None:
-    """Writes the steps that were taken to standard output, one a line. ``delete`` takes the first document of the folder."""
+    """Writes the steps that were taken to standard output, one a line. ``delete`` takes the first document of the folder.
+
+    ``die_at``: a step's number, or the name of the first one to die at."""
     number = 0
 
     def step(name: str) -> None:
         nonlocal number
         number += 1
         print(name, flush=True)
-        if number == int(die_at):
+        if die_at in (str(number), name):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watched(owner: Any, name: str) -> Callable[..., Any]:
@@ -54,7 +58,10 @@ def main(what: str, folder: str, index: str, rebuild_rows: str, die_at: str) -> 
 
         def call(*args: Any, **kwargs: Any) -> Any:
             what = f"{getattr(owner, '__name__', owner)}.{name}"
-            what += f" {replaced(Path(args[1]))}" if owner is os and name == "replace" else ""
+            if name in ("replace", "put"):
+                what += f" {placed(str(args[1]))}"
+            if what.endswith("writer.lock"):  # renewed every few seconds
+                return real(*args, **kwargs)
             step(f"before {what}")
             result = real(*args, **kwargs)
             step(f"after {what}")
@@ -66,13 +73,16 @@ def main(what: str, folder: str, index: str, rebuild_rows: str, die_at: str) -> 
         setattr(owner, name, watched(owner, name))
     # Nobody has the old snapshots open: what they alone need is swept at once, not in an hour.
     snapshot._GRACE_S = 0.0
+    remote._TRANSFERS = 1
     version = WORK[what](Layout(index), Path(folder), int(rebuild_rows))
     step(f"acknowledged {version}")
 
 
-def replaced(target: Path) -> str:
-    """``CURRENT``, ``state.json``, or ``snapshots`` for a manifest, whose own name is another each time."""
-    return target.parent.name if target.parent.name == "snapshots" else target.name
+def placed(target: str) -> str:
+    """The name of a file or an object; for one that is called otherwise each time, that of its folder."""
+    folder, _, name = target.rpartition("/")
+    folder = folder.rpartition("/")[2]
+    return folder if folder in ("snapshots", "states", "blobs") else name
 
 
 def ingest(layout: Layout, folder: Path, rebuild_rows: int) -> str | None:

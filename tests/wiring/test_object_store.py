@@ -20,6 +20,7 @@ from assay.index.ingest import Ingestion, find_sources
 from assay.retrieve import LocalRetriever
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, found, search, write
+from tests.wiring.test_durability import CHANGE, NEW, OLD, holds, killed_at
 
 LION = {f"doc{i}.md": f"# Doc {i}\n\nLion number {i} sleeps.\n" for i in range(5)}
 
@@ -138,6 +139,45 @@ def test_what_was_stored_is_published_by_the_next_run_on_the_same_machine(
     assert set(found(search(retriever(uri), "lion"))) == set(LION)
 
 
+@pytest.mark.parametrize(
+    ("step", "published"),
+    [
+        ("after ObjectStoreMethods.put blobs", False),
+        ("before ObjectStoreMethods.put snapshots", False),
+        ("before ObjectStoreMethods.put CURRENT", False),
+        ("after ObjectStoreMethods.put CURRENT", True),
+    ],
+)
+def test_a_publishing_that_was_killed_is_there_whole_or_not_at_all_and_the_next_run_goes_on(
+    uri: str, step: str, published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By SIGKILL: with some files sent, with all of them and no manifest, and on either side of the write that counts."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    machine = ".cache/assay/indexes"  # of that process, as it finds it in its home
+    on(machine, monkeypatch, tmp_path)
+    folder = write(tmp_path / "a", OLD)
+    ingest(folder, uri)
+    served, there = retriever(uri), objects(uri)
+    taken = killed_at(write(folder, CHANGE), uri, 0, step)
+    assert taken[-1] == step
+    assert ("CURRENT" in step) == any(name.startswith("states/") for name in objects(uri).keys() - there.keys())
+    assert any(name.startswith("blobs/") for name in objects(uri).keys() - there.keys()), "it died in the upload"
+
+    now = NEW if published else OLD
+    served.reload()
+    holds(served, now)
+    on("machine-b", monkeypatch, tmp_path)
+    holds(retriever(uri), now)
+
+    remote.Remote(uri)._store.delete("writer.lock")  # as a minute later
+    on(machine, monkeypatch, tmp_path)
+    ingest(folder, uri)
+    served.reload()
+    holds(served, NEW)
+    on("machine-b", monkeypatch, tmp_path)
+    holds(retriever(uri), NEW)
+
+
 def test_a_second_writer_is_refused_at_once(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with mirror.writing(Layout(uri)):
         on("machine-b", monkeypatch, tmp_path)
@@ -219,6 +259,14 @@ def test_a_uri_of_another_kind_names_those_that_can_be() -> None:
     with pytest.raises(SetupError) as caught:
         Layout("ftp://host/index")
     assert "s3://" in caught.value.allowed
+
+
+@pytest.mark.parametrize(
+    ("uri", "form"), [("s3://", "s3://BUCKET/PATH"), ("gs:///a", "gs://BUCKET/PATH"), ("file://", "file:///FOLDER")]
+)
+def test_a_uri_that_names_nothing_is_refused_by_name(uri: str, form: str) -> None:
+    with pytest.raises(SetupError, match=f"'{uri}' names no .*{form}"):
+        Layout(uri)
 
 
 def test_damage_in_the_mirror_heals_by_itself(uri: str, tmp_path: Path) -> None:

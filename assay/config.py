@@ -391,10 +391,17 @@ class ToolsConfig(_Config):
 class AnswersConfig(_Config):
     """Where answers are kept with all that led to them: for ``GET /v1/answers/{id}``, ``replay`` and clarifications."""
 
-    path: str = Field(default=".assay/answers.db", description="The file, of processes of one machine.")
-    keep: int = Field(
-        default=10_000, ge=0, le=10_000_000, description="The last answers; 0 keeps none, as several nodes must."
+    store: Literal["sqlite", "postgresql"] = Field(
+        default="sqlite",
+        description="sqlite: a file, of processes of one machine. Drivers on several nodes need postgresql.",
     )
+    path: str = Field(default=".assay/answers.db", description="sqlite: the file.")
+    dsn_env: str = Field(
+        default="ASSAY_DATABASE_URL",
+        pattern=r"^[A-Z][A-Z0-9_]*$",
+        description="postgresql: the environment variable that holds the URL, with its password.",
+    )
+    keep: int = Field(default=10_000, ge=0, le=10_000_000, description="The last answers; 0 keeps none.")
     days: float = Field(default=30, gt=0, le=3650)
 
 

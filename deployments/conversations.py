@@ -1,6 +1,5 @@
 """The routes of conversations: create, list, read, rename, delete, and post a message."""
 
-import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -23,12 +22,12 @@ from assay.conversations.shapes import (
 from assay.conversations.store import Store
 from assay.conversations.talk import Talk, said
 from assay.conversations.types import Conversation, TurnRecord
-from assay.errors import SetupError
 from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.ports import Driver
 from assay.schemas import AskResponse
 from assay.window import Bounds
 from deployments import openapi_conversations as openapi
+from deployments.database import shared_database
 from deployments.events import told
 from deployments.gate import bound
 from deployments.resumable import Resumables, owner_of
@@ -37,12 +36,10 @@ from deployments.sse import Slots
 
 def open_store(config: ConversationsConfig) -> Store:
     """The store; its schema is made or brought up to date with its first use. Raises ``SetupError``: no DSN is given."""
-    from assay.conversations.database import Database, postgresql, sqlite
+    from assay.conversations.database import Database, sqlite
 
     if config.store == "postgresql":
-        if not (dsn := os.environ.get(config.dsn_env)):
-            raise SetupError(f"conversations.store is 'postgresql', but the environment has no {config.dsn_env}.")
-        return Store(Database(postgresql(dsn)), config.lease_s)
+        return Store(shared_database(config.dsn_env, "conversations"), config.lease_s)
     path = Path(config.path).expanduser() if config.store == "sqlite" else None
     return Store(Database(sqlite(path)), config.lease_s)
 

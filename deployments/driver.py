@@ -9,7 +9,6 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from assay import loop
-from assay.answers import store_of
 from assay.bound import BoundRetriever
 from assay.config import AppConfig, GradeConfig, RerankerConfig
 from assay.converse import Agent
@@ -25,6 +24,7 @@ from assay.templates import Prompts
 from assay.tokens import tokenizer_of
 from assay.tools import Registry, ToolContext, ToolOutput
 from assay.types import BucketInfo, Grade, GradeRequest, Scope, ToolSpec
+from deployments.database import answers_of
 from deployments.remote import (
     Hops,
     RemoteExpander,
@@ -71,7 +71,7 @@ class Driver:
             reranker := _reranker(config.reranker, reranker),
             generator := RemoteGenerator("generator", generator),
             None if agent is None else _agent(config, agent, model, prompts),
-            answers := store_of(config.answers),
+            answers := answers_of(config.answers),
             tokenizer_of(writer),
         )
         self._answers = answers

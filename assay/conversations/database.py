@@ -1,4 +1,5 @@
-"""The conversations' database: SQLite in a file or in memory, or PostgreSQL; brought to the newest schema on first use.
+"""The database of conversations, and of answers that several nodes share: SQLite in a file or in memory, or PostgreSQL; brought
+to the newest schema on first use.
 
 Every piece of work is one transaction, and runs to its end even if the request that wanted it is cancelled: so a commit
 is never left in doubt by a client that goes away.
@@ -90,7 +91,7 @@ class Database:
         except IntegrityError:
             raise
         except (DBAPIError, PoolTimeout, OSError, TimeoutError) as error:
-            raise StoreUnavailable(f"The conversations' database does not answer: {type(error).__name__}.") from error
+            raise StoreUnavailable(f"The database does not answer: {type(error).__name__}.") from error
 
     async def _migrate(self) -> None:
         if self._ready:

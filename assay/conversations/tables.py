@@ -36,6 +36,17 @@ TURNS = sa.Table(
     sa.UniqueConstraint("conversation_id", "position", name="turns_by_position"),
     sa.UniqueConstraint("conversation_id", "key", name="turns_by_key"),
 )
+ANSWERS = sa.Table(
+    "answers",
+    METADATA,
+    sa.Column("seq", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("id", sa.String(40), nullable=False, unique=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),  # seconds since 1970
+    sa.Column("record", sa.LargeBinary, nullable=False),
+    sa.Index("answers_by_time", "at"),
+)
+
 RUNNING = sa.Index(
     "turns_one_running",
     TURNS.c.conversation_id,

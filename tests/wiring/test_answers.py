@@ -1,13 +1,17 @@
 """The store of answers: what is put is got, as many and as long as the config says, and a fault is one."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from assay.answers import SqliteAnswers, store_of
+from assay.answers_postgresql import PostgresqlAnswers
 from assay.config import AnswersConfig
-from assay.errors import StageUnavailable
+from assay.errors import SetupError, StageUnavailable
 from assay.schemas import Answer, AnswerRecord, AskRequest, AskResponse, Predicate
+from deployments.database import answers_of
+from tests.wiring.postgres import server
 
 pytestmark = pytest.mark.anyio
 
@@ -54,6 +58,41 @@ async def test_a_file_that_is_no_store_is_a_fault(tmp_path: Path) -> None:
         await store.put(record(1), "a")
     with pytest.raises(StageUnavailable):
         await store.get("ans_1", "a")
+
+
+async def test_drivers_on_several_nodes_share_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one store does, so do two over one PostgreSQL, which goes away and comes back."""
+    with server() as database:
+        monkeypatch.setenv("ASSAY_DATABASE_URL", database.dsn)
+        config = AnswersConfig(store="postgresql", keep=2, days=1)
+        one, other = answers_of(config), answers_of(config)
+        assert isinstance(one, PostgresqlAnswers) and isinstance(other, PostgresqlAnswers)
+        for number in (1, 2, 3):
+            await one.put(record(number), "a")
+        assert [await other.get(f"ans_{n}", "a") is not None for n in (1, 2, 3)] == [False, True, True]
+        assert await other.get("ans_3", "a") == record(3)
+        assert await other.get("ans_3", "b") is None and await other.get("\0", "a") is None
+        later = PostgresqlAnswers(one._database, 2, 1, lambda: time.time() + 86_401)
+        assert await later.get("ans_3", "a") is None
+        database.stop()
+        with pytest.raises(StageUnavailable, match="does not answer"):
+            await one.put(record(4), "a")
+        with pytest.raises(StageUnavailable, match="does not answer"):
+            await one.get("ans_3", "a")
+        database.start()
+        await one.put(record(4), "a")
+        assert await other.get("ans_4", "a") == record(4) and await other.get("ans_2", "a") is None
+        await one.close()
+        await other.close()
+
+
+def test_a_database_without_a_url_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASSAY_DATABASE_URL", raising=False)
+    with pytest.raises(
+        SetupError, match=r"answers\.store is 'postgresql', but the environment has no ASSAY_DATABASE_URL"
+    ):
+        answers_of(AnswersConfig(store="postgresql"))
+    assert answers_of(AnswersConfig(store="postgresql", keep=0)) is None
 
 
 def test_none_are_kept_where_the_config_says_so() -> None:

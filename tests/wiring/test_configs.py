@@ -221,10 +221,8 @@ def test_no_path_of_the_cluster_is_of_one_node() -> None:
     args = AppConfig.model_validate(load(ROOT / "configs" / "cluster.yaml")["applications"][0]["args"])
     ingress = args.ingress
     paths = [args.index.uri, ingress.keys, ingress.audit.folder, ingress.documents.path]
-    paths += [args.answers.path] if args.answers.keep else []
-    paths += [ingress.conversations.path] if ingress.conversations.store == "sqlite" else []
     assert [path for path in paths if not str(path).startswith("/mnt/assay/")] == []
-    assert args.answers.keep == 0 and ingress.conversations.store == "postgresql"  # no SQLite file on a network's disk
+    assert args.answers.store == ingress.conversations.store == "postgresql"  # no SQLite file on a network's disk
 
 
 # ---- what is built from them ----------------------------------------------------------------------------------------

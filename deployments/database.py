@@ -1,0 +1,30 @@
+"""What several nodes share: the database of conversations and answers."""
+
+import os
+from typing import TYPE_CHECKING
+
+from assay.answers import store_of
+from assay.config import AnswersConfig
+from assay.errors import SetupError
+from assay.ports import AnswerStore
+
+if TYPE_CHECKING:  # imports for half a second, which a laptop's replicas need not
+    from assay.conversations.database import Database
+
+
+def shared_database(dsn_env: str, section: str) -> "Database":
+    """Raises ``SetupError`` that names the section of the config and the variable, where the environment has no URL."""
+    from assay.conversations.database import Database, postgresql
+
+    if not (dsn := os.environ.get(dsn_env)):
+        raise SetupError(f"{section}.store is 'postgresql', but the environment has no {dsn_env}.")
+    return Database(postgresql(dsn))
+
+
+def answers_of(config: AnswersConfig) -> AnswerStore | None:
+    """None where no answers are to be kept."""
+    if not config.keep or config.store == "sqlite":
+        return store_of(config)
+    from assay.answers_postgresql import PostgresqlAnswers
+
+    return PostgresqlAnswers(shared_database(config.dsn_env, "answers"), config.keep, config.days)

@@ -31,14 +31,16 @@ _GRACE_S = 3600.0  # a reader may still be opening what the last snapshot named
 
 @contextmanager
 def writing(layout: Layout) -> Iterator[None]:
-    """Hold the index for writing, on the state that was published last. Raises ``IndexFault``: another writer, or a store that
-    cannot be reached."""
+    """Hold the index for writing, on the state that was published last. Raises ``IndexFault``: another writer, a store that
+    cannot be reached, or one that is damaged."""
     with layout.writer():
         if layout.remote is None:
+            snapshot.check_versions(layout)
             yield
             return
         with layout.remote.lease():
             _take_up(layout, layout.remote)
+            snapshot.check_versions(layout)
             yield
 
 

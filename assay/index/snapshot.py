@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from math import log
@@ -172,10 +172,21 @@ def parse(line: str, read: Callable[[str], bytes]) -> tuple[Manifest, bytes]:
     return manifest, data
 
 
+def check_versions(layout: Layout) -> None:
+    """Checks the small files by which Lance reads all others, before a writer reads any: damage there can be a missing value,
+    and would be taken for one. Raises ``IndexFault``."""
+    if (current := _readable(layout)) is not None:
+        _check(layout, {name: file for name, file in current.files.items() if "/_versions/" in name})
+
+
 def check_store(layout: Layout, manifest: Manifest) -> None:
     """Reads every byte. Raises ``IndexFault`` for the first file that is not what was written."""
-    faults = in_threads(lambda f: fault_of(layout.root / f[0], f[1].model_dump()), list(manifest.files.items()))
-    for name, fault in zip(manifest.files, faults, strict=True):
+    _check(layout, manifest.files)
+
+
+def _check(layout: Layout, files: Mapping[str, FileEntry]) -> None:
+    faults = in_threads(lambda f: fault_of(layout.root / f[0], f[1].model_dump()), list(files.items()))
+    for name, fault in zip(files, faults, strict=True):
         if fault:
             raise IndexFault(f"{name} {fault}; {RESTORE}")
 

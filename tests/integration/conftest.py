@@ -63,7 +63,7 @@ def kserve() -> Path:
     return KSERVE
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kserve_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, index = kserve(), tmp_path_factory.mktemp("kserve") / "index"
     done = assay("ingest", folder, "--index", index, "--bucket", "kserve", "--base", folder)
@@ -71,7 +71,7 @@ def kserve_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return index
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running(
     kserve_index: Path, tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Callable[[], int]
 ) -> Iterator[Running]:
@@ -88,7 +88,7 @@ def running(
             yield Running(graph, client, kserve_index, f"http://127.0.0.1:{openai_port}/v1")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ray_address(running: Running) -> Iterator[str]:
     """Connects this process to the graph's Ray, for calls by handle."""
     import ray

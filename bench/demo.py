@@ -98,9 +98,10 @@ def measure(data: Path, folder: Path, quick: bool) -> list[Row]:
     tokens = [a.first_token for a in answers if a.first_token is not None]
     rows.append(at_most("first token of the answer, median", statistics.median(tokens), "s", 10))
     rows.append(at_most("first token of the answer, slowest", max(tokens), "s", 10))
-    one_round = [a.total for a in answers if a.response.rounds == 1] or [float("nan")]
-    rows.append(at_most("whole agentic answer of one round, median", statistics.median(one_round), "s", 20))
-    rows.append(Row("whole agentic answer, any rounds, median", statistics.median(a.total for a in answers), "s"))
+    # Most take two or three rounds: what the goal allows to one, all keep to.
+    rows.append(
+        at_most("whole agentic answer, any rounds, median", statistics.median(a.total for a in answers), "s", 20)
+    )
     rows.append(at_most("driver's own code per question, median", median_ms(answers, "driver"), "ms", 10))
     rows.append(Row("hops between replicas per question, median", median_ms(answers, "hops"), "ms"))
     rows += [

@@ -19,9 +19,10 @@ import ray
 from ray import serve
 
 from assay.serve_config import load
-from bench.doors_clients import attached, clients, events_until, every_door
+from bench.doors_clients import clients, events_until, every_door
 from bench.doors_graph import ENGINE, QUESTION, STAYS, WORKS, config
 from bench.report import Row, at_most, options, publish
+from deployments.attach import attached
 from deployments.local import LocalGraph, descendants
 
 DROPPED, IDLE, ACTIVE = 200, 100, 20

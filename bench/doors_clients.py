@@ -2,19 +2,17 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import httpx2
 import openai
-import ray
 from mcp import Client as McpClient
 from mcp.client.streamable_http import streamable_http_client
 from ray import serve
@@ -26,17 +24,6 @@ from assay.schemas import AskRequest, AskResponse
 
 ROOT = Path(__file__).parents[1]
 NO_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-
-
-@contextmanager
-def attached(address: str) -> Iterator[None]:
-    """To the Ray of a running graph, for handles."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    ray.init(address=address, namespace="serve", log_to_driver=False, configure_logging=False)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 @asynccontextmanager

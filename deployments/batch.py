@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -18,6 +18,7 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from assay import batch as door
 from assay.errors import AssayError, Overloaded, SetupError, StageFault, StageTimeout, StageUnavailable
 from assay.schemas import AskResponse, Mode
+from deployments.attach import attached
 
 EXIT_FAULT, EXIT_SOME_FAILED, EXIT_INTERRUPTED = 1, 4, 130
 _LINE_S = 10.0  # between two lines of progress, where there is no terminal
@@ -157,27 +158,23 @@ def _payload(row: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def connected(address: str, app: str) -> Iterator[None]:
     """To the Ray of a running graph. Raises ``SetupError`` where there is none."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
     from ray import serve
 
-    try:
-        _knock(address)
-        ray.init(address=address, namespace="serve", log_to_driver=False, configure_logging=False)
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        context.print_on_execution_start = False
-        serve.get_app_handle(app)
-    except (OSError, ValueError, RuntimeError, RayError, RayServeException) as e:
-        ray.shutdown()
-        raise SetupError(
-            f"no graph '{app}' can be reached at {address} ({type(e).__name__}): start it with `make serve`, and set the "
-            f"RAY_ADDRESS and RAY_AUTH_MODE that it prints"
-        ) from e
-    try:
+    with ExitStack() as stack:
+        try:
+            _knock(address)
+            stack.enter_context(attached(address))
+            context = ray.data.DataContext.get_current()
+            context.enable_progress_bars = False
+            context.print_on_execution_start = False
+            serve.get_app_handle(app)
+        except (OSError, ValueError, RuntimeError, RayError, RayServeException) as e:
+            raise SetupError(
+                f"no graph '{app}' can be reached at {address} ({type(e).__name__}): start it with `make serve`, and set "
+                f"the RAY_ADDRESS and RAY_AUTH_MODE that it prints"
+            ) from e
         yield
-    finally:
-        ray.shutdown()
 
 
 def _knock(address: str) -> None:

@@ -91,11 +91,10 @@ def running(
 @pytest.fixture(scope="package")
 def ray_address(running: Running) -> Iterator[str]:
     """Connects this process to the graph's Ray, for calls by handle."""
-    import ray
+    from deployments.attach import attached  # imports ray, which no unit test may
 
-    ray.init(address=running.graph.address, namespace="serve", log_to_driver=False, configure_logging=False)
-    yield running.graph.address
-    ray.shutdown()
+    with attached(running.graph.address):
+        yield running.graph.address
 
 
 @pytest.fixture

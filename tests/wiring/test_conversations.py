@@ -19,7 +19,7 @@ from assay.config import ConversationsConfig, IngressConfig
 from assay.conversations.database import Database, postgresql, sqlite
 from assay.conversations.shapes import Rename
 from assay.conversations.store import Store
-from assay.conversations.tables import METADATA, TURNS
+from assay.conversations.tables import ANSWERS, METADATA, TURNS
 from assay.conversations.talk import Talk
 from assay.conversations.types import ConversationBusy, KeyReused, Message, StoreUnavailable, TurnRecord
 from deployments.api import make_api
@@ -274,7 +274,10 @@ async def test_migrations_and_tables_are_the_same(open_: Open) -> None:
     from alembic.migration import MigrationContext
 
     def differences(connection: sa.Connection) -> Any:
-        return compare_metadata(MigrationContext.configure(connection), METADATA)
+        def here(_: object, name: str | None, *__: object) -> bool:
+            return name != ANSWERS.name or connection.dialect.name == "postgresql"
+
+        return compare_metadata(MigrationContext.configure(connection, opts={"include_object": here}), METADATA)
 
     for store in (open_(), open_()):
         assert await store._database.run(lambda c: c.run_sync(differences)) == []

@@ -11,8 +11,9 @@ import pytest
 
 from assay.serve_config import load
 from bench.doors import Watch, drop
-from bench.doors_clients import attached, clients, events_until, every_door
+from bench.doors_clients import clients, events_until, every_door
 from bench.doors_graph import QUESTION, STAYS, WORKS, config
+from deployments.attach import attached
 from deployments.local import LocalGraph, descendants
 from tests.wiring.test_api import frames
 

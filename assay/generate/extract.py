@@ -1,7 +1,8 @@
 """The style ``extract``: the evidence's own best sentences, verbatim, which makes a small model useful."""
 
 import math
-from collections.abc import AsyncGenerator, Sequence
+import re
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +26,14 @@ from assay.types import (
 )
 from assay.verify import coverage
 
-# A quote is for reading: shorter ones say nothing, longer ones are code listings or tables.
+# A quote is for reading: shorter ones say nothing, longer ones are not read. A longer sentence is quoted by its clauses.
 MIN_TERMS, MAX_CHARS = 4, 500
+_CLAUSE_ENDS = tuple(map(re.compile, (r"[;；]\s*", r"[:,，、،]\s+|[，、]", r"\s+")))
 # How far below the best sentence, in summed deviations, a second and a third one may be to stand beside it.
 MARGINS = (1.2, 0.6)
 # Code and table rows have every word of a question without saying anything about it.
 LISTING_COST = 0.5
+_LISTINGS = ("```", "~~~", "|", "<")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Candidate:
 
     @property
     def listing(self) -> bool:
-        return self.text.startswith(("```", "~~~", "|", "<"))
+        return self.text.startswith(_LISTINGS)
 
     @property
     def read(self) -> str:
@@ -59,10 +62,25 @@ def candidates(evidence: Sequence[Evidence]) -> list[Candidate]:
         chunk = e.hit.chunk
         context = (chunk.heading or (chunk.title,))[-1]
         for start, end in sentences(chunk.text):
-            text = chunk.text[start:end]
-            if len(text) <= MAX_CHARS and len(terms(text)) >= MIN_TERMS and not commands(text):
-                found.setdefault(" ".join(text.split()), Candidate(e.slot, (start, end), text, context))
+            if commands(chunk.text[start:end]):
+                continue
+            for span in _clauses(chunk.text, start, end):
+                text = chunk.text[slice(*span)]
+                if len(terms(text)) >= MIN_TERMS and not commands(text):
+                    found.setdefault(" ".join(text.split()), Candidate(e.slot, span, text, context))
     return list(found.values())
+
+
+def _clauses(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The sentence; of one that is too long to be quoted the clauses, as many together as can be, and of a listing nothing."""
+    if end - start > MAX_CHARS and text.startswith(_LISTINGS, start):
+        return
+    while end - start > MAX_CHARS:
+        ends = (list(each.finditer(text, start + MAX_CHARS // 4, start + MAX_CHARS)) for each in _CLAUSE_ENDS)
+        cut = next((found[-1].end() for found in ends if found), start + MAX_CHARS)
+        yield start, start + len(text[start:cut].rstrip())
+        start = cut
+    yield start, end
 
 
 class ExtractGenerator:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from assay.config import GeneratorConfig
 from assay.errors import BadModelOutput, StageUnavailable
 from assay.generate import ExtractGenerator, WritingGenerator
-from assay.generate.extract import candidates
+from assay.generate.extract import MAX_CHARS, candidates
 from assay.generate.grammar import NOT_FOUND, regex
 from assay.schemas import Usage
 from assay.types import (
@@ -87,6 +87,21 @@ async def test_extract_without_a_quotable_sentence_is_a_fault() -> None:
 
 def test_a_sentence_that_stands_twice_is_one_candidate() -> None:
     assert [c.slot for c in candidates(evidence(SUN, SUN))] == ["E1", "E1"]
+
+
+@pytest.mark.parametrize("join", ["; ", ", ", "，", "、", " "])
+def test_a_sentence_too_long_to_quote_is_quoted_by_its_clauses(join: str) -> None:
+    text = join.join(f"clause {n} tells of alumnus number {n}" for n in range(60)) + "."
+    pool = candidates(evidence(text))
+    assert all(c.text == text[slice(*c.span)] and 4 < len(c.text) <= MAX_CHARS for c in pool)
+    kept = "".join("".join(c.text.split()) for c in pool)
+    assert kept.replace(join.strip(), "") == "".join(text.split()).replace(join.strip(), ""), "nothing is left out"
+    assert all(c.text.endswith((join.strip(), ".", *"0123456789")) for c in pool), "no word is cut in two"
+
+
+def test_a_long_run_without_any_mark_is_cut_and_a_long_listing_is_not() -> None:
+    assert "".join(c.text for c in candidates(evidence("中文沒有空格" * 200))) == "中文沒有空格" * 200
+    assert candidates(evidence("| a row with many words " * 60 + "|")) == []
 
 
 async def test_prose_gives_sentences_as_they_end() -> None:

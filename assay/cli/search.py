@@ -9,19 +9,24 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from ulid import ULID
 
-from assay.cli.settings import ApiKey
+from assay import serve_config
+from assay.cli.settings import ApiKey, index_settings
 from assay.client import Client
-from assay.config import AppConfig, IndexConfig, RetrieverConfig
+from assay.config import AppConfig
 from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket, in_words
 from assay.schemas import Filter, Fusion, SearchHit, SearchRequest, SearchResponse
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
-_SHOWN = 300  # characters of a passage in the terminal
 
 
 def search(
     query: Annotated[str, typer.Argument(help="What to look for, in quotes.")],
-    index: Annotated[str, typer.Option(help="Folder of the index.", envvar="ASSAY_INDEX")] = IndexConfig().uri,
+    index: Annotated[
+        str | None, typer.Option(help="Folder or URI of the index; by default the config's.", envvar="ASSAY_INDEX")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A Serve config, whose index this is, and whose retriever's settings hold.")
+    ] = None,
     bucket: Annotated[list[str] | None, typer.Option(help="Search only here; may be repeated.")] = None,
     top_k: Annotated[int, typer.Option(min=1, max=100, help="How many passages.")] = 5,
     legs: Annotated[
@@ -30,6 +35,10 @@ def search(
     filters: Annotated[
         str | None, typer.Option("--filter", help='As JSON: {"field": "format", "op": "=", "value": "pdf"}')
     ] = None,
+    doc_id: Annotated[str | None, typer.Option(help="Search only within this document.")] = None,
+    context_chars: Annotated[
+        int, typer.Option(min=0, max=4000, help="How much of a hit is shown, around its match.")
+    ] = SearchRequest.model_fields["context_chars"].default,
     facet: Annotated[list[str] | None, typer.Option(help="Count the values of this field; may be repeated.")] = None,
     fusion: Annotated[
         Fusion | None, typer.Option(help="How the legs' lists become one.", show_default="as configured")
@@ -39,7 +48,9 @@ def search(
         str | None, typer.Option(help="Ask the graph that listens here, not an index on this machine.")
     ] = None,
     api_key: ApiKey = None,
-    embedder: Annotated[str, typer.Option(help="The model that made the index.")] = IndexConfig().embedder,
+    embedder: Annotated[
+        str | None, typer.Option(help="The model that made the index; by default the config's.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
 ) -> None:
     """Search an index on this machine, or a running graph's, with the file, the heading, the page and the place of every hit.
@@ -48,10 +59,21 @@ def search(
     """
     notes = Console(stderr=True)
     try:
-        asked = _request(query, bucket or [], top_k, legs, filters, facet or [], fusion, rerank)
+        asked = _request(
+            question=query,
+            buckets=bucket or [],
+            filters=_filter(filters) if filters else None,
+            legs=[leg.strip() for leg in legs.split(",")],
+            fusion=fusion,
+            rerank=rerank,
+            top_k=top_k,
+            context_chars=context_chars,
+            doc_id=doc_id,
+            facets=facet or [],
+        )
         if rerank and url is None:
             raise InvalidRequest("--rerank needs the models of a running graph: say where it listens, with --url")
-        result = _remote(asked, url, api_key) if url else asyncio.run(_local(asked, index, embedder))
+        result = _remote(asked, url, api_key) if url else asyncio.run(_local(asked, config, index, embedder))
     except (InvalidRequest, UnknownBucket) as fault:
         _complain(notes, fault)
         raise typer.Exit(EXIT_USAGE) from None
@@ -66,27 +88,8 @@ def search(
     _show(result, Console())
 
 
-def _request(
-    query: str,
-    buckets: list[str],
-    top_k: int,
-    legs: str,
-    filters: str | None,
-    facets: list[str],
-    fusion: Fusion | None,
-    rerank: bool,
-) -> SearchRequest:
+def _request(**given: Any) -> SearchRequest:
     """The shape of HTTP, so that both doors refuse the same things."""
-    given: dict[str, Any] = {
-        "question": query,
-        "buckets": buckets,
-        "filters": _filter(filters) if filters else None,
-        "legs": [leg.strip() for leg in legs.split(",")],
-        "fusion": fusion,
-        "rerank": rerank,
-        "top_k": top_k,
-        "facets": facets,
-    }
     try:
         return SearchRequest.model_validate(given)
     except ValidationError as e:
@@ -103,14 +106,18 @@ def _filter(text: str) -> Filter:
     return parsed
 
 
-async def _local(request: SearchRequest, index: str, embedder: str) -> SearchResponse:
+async def _local(
+    request: SearchRequest, config: Path | None, index: str | None, embedder: str | None
+) -> SearchResponse:
     from assay.hits import Search
     from assay.index.embed import SentenceEmbedder
     from assay.models import resolve_model
     from assay.retrieve import LocalRetriever
 
-    encoder, config = SentenceEmbedder(resolve_model(embedder, Path(AppConfig().cache))), RetrieverConfig()
-    found = Search(LocalRetriever(IndexConfig(uri=index), config, encoder), config)
+    app = serve_config.load(config).app if config else AppConfig()
+    settings, _ = index_settings(config, uri=index, embedder=embedder)
+    encoder = SentenceEmbedder(resolve_model(settings.embedder, Path(app.cache)))
+    found = Search(LocalRetriever(settings, app.retriever, encoder), app.retriever)
     return await found(request.seen_by(None), f"req_{ULID()}")  # whoever has the files has all that is in them
 
 
@@ -132,7 +139,7 @@ def _show(result: SearchResponse, out: Console) -> None:
         say(f"{number}. {_where(hit)}", "bold")
         say(f"   {_why(hit)}", "dim")
         text = " ".join(hit.text.split())
-        say(f"   {text[:_SHOWN]}{'...' if len(text) > _SHOWN else ''}")
+        say(f"   {text}")
 
     for name, facet in result.facets.items():
         values = [f"{v.value}{'' if v.to is None else f' to {v.to}'} ({v.count})" for v in facet.values]

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from assay.documents.names import doc_id_of
 from assay.errors import IndexFault, SetupError
 from assay.index import segment, sparse
 from assay.index.files import Layout
@@ -514,8 +515,22 @@ def test_the_commands(tmp_path: Path) -> None:
     hit = assay("search", "which pump is for water", "--legs", "dense", cwd=tmp_path)
     assert hit.returncode == 0, hit.stderr
     assert "docs/pump.md, Pumps, characters 9-41" in hit.stdout
-    as_json = json.loads(assay("search", "B-120", "--json", cwd=tmp_path).stdout)
-    assert as_json["hits"][0]["uri"] == "docs/pump.md"
+    write(
+        tmp_path,
+        {"serve.yaml": "applications: [{name: assay, args: {index: {uri: .assay/index}, retriever: {fusion: rrf}}}]"},
+    )
+    options = (
+        "--config",
+        "serve.yaml",
+        "--doc-id",
+        doc_id_of("default", "docs/pump.md"),
+        "--context-chars",
+        9,
+        "--json",
+    )
+    as_json = json.loads(assay("search", "B-120", *options, cwd=tmp_path).stdout)
+    (found,) = as_json["hits"]
+    assert found["uri"] == "docs/pump.md" and len(found["text"]) <= 9 and found["score"] < 0.04, "by rank"
     for words, code in [
         (("search", "x", "--bucket", "nope"), 2),
         (("search", "x", "--filter", "{"), 2),

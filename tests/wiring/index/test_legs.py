@@ -81,6 +81,19 @@ def test_a_filter_binds_and_recall_holds(leg: Dense, vectors: NDArray[np.float16
     assert found >= 0.95 * wanted
 
 
+@pytest.mark.parametrize("kind", dense.KINDS)
+def test_two_rows_of_twenty_thousand(kind: dense.Kind, tmp_path: Path) -> None:
+    """A filter so narrow that a walk or a probe from the query's neighbourhood would never meet what it allows."""
+    rng = np.random.default_rng(2)
+    many = unit(rng.normal(size=(20_000, 16))).astype(np.float16)
+    dense.build(many, tmp_path, kind)
+    leg = dense.load(kind, read(tmp_path), len(many))
+    for query in many[:5].astype(np.float32):
+        two = np.argsort(many.astype(np.float32) @ query)[[0, 9_999]]  # the farthest of all, and one halfway
+        allowed = np.isin(np.arange(len(many)), two)
+        assert sorted(leg.search(query, 2, allowed, 2)[0].tolist()) == sorted(two.tolist())
+
+
 def test_without_a_filter(leg: Dense, vectors: NDArray[np.float16]) -> None:
     query = vectors[7].astype(np.float32)
     positions, cosines = leg.search(query, ROWS + 50, None, ROWS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from assay import events as ev
 from assay.errors import AssayError
-from assay.evidence import Found, added_event
+from assay.evidence import added_event, in_order
 from assay.run import Run
 from assay.schemas import Citation, ToolCall
 from assay.text import content_terms, query_key, terms
@@ -125,7 +125,7 @@ class Checking:
     def _added(self, found: SearchResult) -> tuple[Evidence, ...]:
         run = self._run
         new = run.evidence.new(found.hits)
-        added = run.evidence.add((Found(hit, hit.score, None, run.round) for hit in new), PASSAGES)
+        added = run.evidence.add(in_order(new), PASSAGES, run.round)
         # What was in the evidence and not among the answer's passages may bear the sentence as well.
         held = {hit.chunk.id for hit in found.hits[:PASSAGES]}
         self._verifier.add([e for e in run.evidence.all if e.hit.chunk.id in held])

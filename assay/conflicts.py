@@ -28,7 +28,7 @@ _LISTING = ("```", "~~~", "|", "<")
 _SUFFIXES = frozenset("inc corp ltd llc gmbh plc co ag".split())
 _ONE_OF_MANY = re.compile(r"\s*(?:,[^,]*,)?\s*(?:is|was|are|were)\s+(?:an?|one|some|another|also)\b", re.IGNORECASE)
 # The first that a question matches says what it may be asking for.
-_ASKED_FOR: tuple[tuple[str, tuple[Kind, ...]], ...] = (
+_ASKING: tuple[tuple[str, tuple[Kind, ...]], ...] = (
     (r"\bhow (?:many|much|long|old|far|big|large|tall|high|often|fast|soon|deep|wide|heavy)\b", ("number",)),
     (r"\b(?:what|which) (?:year|date|day|month)\b", ("date",)),
     (r"\bwhen\b", ("date", "number")),
@@ -38,6 +38,7 @@ _ASKED_FOR: tuple[tuple[str, tuple[Kind, ...]], ...] = (
     (r"\b(?:how|why)\b", ()),
     (r"", ("number", "date")),
 )
+_ASKED_FOR = tuple((re.compile(pattern), frozenset(kinds)) for pattern, kinds in _ASKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def _may_differ(read: _Read, kinds: frozenset[Kind]) -> bool:
 
 def _asked_kinds(question: str) -> frozenset[Kind]:
     asked = normalise(question).strip()
-    return frozenset(next(kinds for pattern, kinds in _ASKED_FOR if re.search(pattern, asked)))
+    return next(kinds for pattern, kinds in _ASKED_FOR if pattern.search(asked))
 
 
 def _sentences(e: Evidence, within: Span | None, asked: frozenset[str]) -> list[_Read]:

@@ -13,7 +13,7 @@ from typing import Any
 from assay import events as ev
 from assay.bound import BoundRetriever
 from assay.errors import AssayError, InvalidRequest, StageTimeout
-from assay.evidence import Found, added_event
+from assay.evidence import added_event, in_order
 from assay.expand import described
 from assay.inert import inert, passage
 from assay.ports import LLM, Tokenizer
@@ -278,7 +278,7 @@ class Conversation:
 
     def _added(self, hits: tuple[Hit, ...]) -> ev.EvidenceEvent:
         run = self._run
-        added = run.evidence.add([Found(hit, hit.score, None, run.round) for hit in hits], len(hits))
+        added = run.evidence.add(in_order(hits), len(hits), run.round)
         return added_event(added)
 
     def _shown(self, hits: tuple[Hit, ...]) -> str:

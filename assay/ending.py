@@ -170,7 +170,8 @@ class Ending:
         evidence = self._run.best() if self._run.said is None else self._run.evidence.all
         if self._run.said is None:
             evidence = self._pruned(evidence)
-            if left := [e.slot for e in self._run.evidence.all if e not in evidence]:
+            kept = {e.slot for e in evidence}
+            if left := [e.slot for e in self._run.evidence.all if e.slot not in kept]:
                 self._ledger.note("prune", f"{', '.join(left)} left out of the answer's evidence")
                 yield ev.EvidenceEvent(pruned=left)
         checking = Checking(self._run, evidence)

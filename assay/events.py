@@ -61,12 +61,13 @@ class EvidenceEvent(_Event):
     """``found``: titles of what the question alone found, told while the planner thinks; what stays is ``added`` later."""
 
     type: Literal["evidence"] = "evidence"
-    found: list[str] = []
-    added: list[str] = []
-    doc_ids: list[str] = []
-    titles: list[str] = []
-    scores: list[float] = []
-    pruned: list[str] = []
+    # A default that has to be copied costs more than the rest of the event.
+    found: list[str] = Field(default_factory=list)
+    added: list[str] = Field(default_factory=list)
+    doc_ids: list[str] = Field(default_factory=list)
+    titles: list[str] = Field(default_factory=list)
+    scores: list[float] = Field(default_factory=list)
+    pruned: list[str] = Field(default_factory=list)
 
 
 class GradeEvent(_Event):

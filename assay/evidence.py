@@ -1,24 +1,19 @@
 """The evidence of one question: append-only, in slots that keep their names, each chunk once, no document crowding it out."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from assay.events import EvidenceEvent
-from assay.types import Evidence, Gain, Hit
+from assay.types import Evidence, Hit, Ranked
 
 # Share of two passages' words that both have, from which they are near-duplicates.
 _SAME = 0.8
 
+_Words = frozenset[str]
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A hit on its way into the evidence; see ``Evidence`` for the fields."""
 
-    hit: Hit
-    score: float
-    gain: Gain | None
-    round: int
+def in_order(hits: Iterable[Hit]) -> tuple[Ranked, ...]:
+    """Hits that nobody has reranked."""
+    return tuple(Ranked(hit, hit.score, None) for hit in hits)
 
 
 def added_event(added: Sequence[Evidence]) -> EvidenceEvent:
@@ -36,8 +31,9 @@ class EvidenceSet:
         self._all: list[Evidence] = []
         self._slots: dict[int, str] = {}  # of chunks
         self._place: dict[str, tuple[int, int]] = {}  # of slots: the best rank, and the round that gave it
-        self._documents: Counter[str] = Counter()
-        self._words: list[frozenset[str]] = []
+        self._documents: dict[str, int] = {}  # passages of each
+        self._words: list[_Words] = []
+        self._read = set[str]()  # all words of all of them
 
     @property
     def all(self) -> tuple[Evidence, ...]:
@@ -47,48 +43,56 @@ class EvidenceSet:
         """The hits that are not in it yet, in their order."""
         return tuple(hit for hit in hits if hit.chunk.id not in self._slots)
 
-    def add(self, found: Iterable[Found], keep: int) -> tuple[Evidence, ...]:
+    def add(self, found: Iterable[Ranked], keep: int, round_number: int) -> tuple[Evidence, ...]:
         """Appends the best ``keep`` of what is new (``found`` comes best first) and returns them, with their slots. What is
         there already, and is found again at a better place, has that place from now on.
 
         Passages of a document that already has its share, and near-duplicates of what is there, come after all others: they
         fill up, but crowd nothing out.
         """
-        fair: list[Found] = []
-        over: list[Found] = []
-        documents = self._documents.copy()
-        words = self._words.copy()
-        room = keep
-        for f in found:
-            if room == 0:
+        before = len(self._all)
+        placed: list[int] = []  # chunks, in their order
+        over: list[tuple[Ranked, _Words]] = []
+        documents = dict(self._documents)
+        for each in found:
+            if len(self._all) == before + keep:
                 break
-            if f.hit.chunk.id in self._slots:
-                fair.append(f)
-                continue
-            own = _words(f.hit)
-            full = documents[f.hit.chunk.doc_id] >= self._per_document
-            if full or _among(own, words):
-                over.append(f)
-            else:
-                fair.append(f)
-                words.append(own)
-                room -= 1
-            documents[f.hit.chunk.doc_id] += 1
-        added: list[Evidence] = []
-        for rank, f in enumerate([*fair, *over[:room]]):
-            if (slot := self._slots.get(f.hit.chunk.id)) is None:
-                added.append(self._append(f))
-                slot = added[-1].slot
-            self._place[slot] = min((rank, f.round), self._place.get(slot, (rank, f.round)))
-        return tuple(added)
+            chunk = each.hit.chunk
+            if chunk.id not in self._slots:
+                own = frozenset(chunk.text.casefold().split())
+                count = documents.get(chunk.doc_id, 0)
+                documents[chunk.doc_id] = count + 1
+                if count >= self._per_document or self._has_like(own):
+                    over.append((each, own))
+                    continue
+                self._append(each, own, round_number)
+            placed.append(chunk.id)
+        for each, own in over[: before + keep - len(self._all)]:
+            self._append(each, own, round_number)
+            placed.append(each.hit.chunk.id)
+        for rank, chunk_id in enumerate(placed):
+            slot = self._slots[chunk_id]
+            self._place[slot] = min((rank, round_number), self._place.get(slot, (rank, round_number)))
+        return tuple(self._all[before:])
 
-    def _append(self, f: Found) -> Evidence:
-        evidence = Evidence(f"E{len(self._all) + 1}", f.hit, f.score, f.round, f.gain)
-        self._all.append(evidence)
-        self._words.append(_words(f.hit))
-        self._slots[f.hit.chunk.id] = evidence.slot
-        self._documents[f.hit.chunk.doc_id] += 1
-        return evidence
+    def _append(self, found: Ranked, words: _Words, round_number: int) -> None:
+        slot, doc_id = f"E{len(self._all) + 1}", found.hit.chunk.doc_id
+        self._all.append(Evidence(slot, found.hit, found.score, round_number, found.gain))
+        self._words.append(words)
+        self._read |= words
+        self._slots[found.hit.chunk.id] = slot
+        self._documents[doc_id] = self._documents.get(doc_id, 0) + 1
+
+    def _has_like(self, own: _Words) -> bool:
+        """Whether a passage is one of these in other clothes: of all words of the two, nearly all are in both."""
+        size = len(own)
+        known = len(own & self._read)
+        for words in self._words:
+            both = size + len(words)
+            most = min(known, len(words))  # that the two can share: for most pairs it is too little, and saves the look
+            if most >= _SAME * (both - most) and (shared := len(own & words)) >= _SAME * (both - shared):
+                return True
+        return False
 
     def best(self, count: int) -> tuple[Evidence, ...]:
         """The ``count`` best over all rounds, best first.
@@ -97,17 +101,3 @@ class EvidenceSet:
         by rank; of equals the earlier round goes first.
         """
         return tuple(sorted(self._all, key=lambda e: self._place[e.slot])[:count])
-
-
-def _words(hit: Hit) -> frozenset[str]:
-    return frozenset(hit.chunk.text.casefold().split())
-
-
-def _among(own: frozenset[str], others: Sequence[frozenset[str]]) -> bool:
-    """Whether a passage is one of these in other clothes: of all words of the two, nearly all are in both."""
-    size = len(own)
-    for words in others:
-        shared = len(own & words)
-        if shared >= _SAME * (size + len(words) - shared):
-            return True
-    return False

@@ -79,18 +79,19 @@ async def _search(run: Run) -> AsyncGenerator[Event]:
         yield run.status("searching")
         async for event in run.search():
             yield event
-        async for event in run.check_overload():
+        for event in await run.check_overload():
             yield event
         fresh = run.fresh
         if run.clarification is not None or run.found is None or not (fresh or run.evidence.all):
             break
-        yield run.status("reranking")
-        async for event in run.rerank():
+        if run.reranks:
+            yield run.status("reranking")
+        for event in await run.rerank():
             yield event
         if run.mode == "pipeline" or not fresh:
             break
         yield run.status("grading")
-        async for event in run.make_grade():
+        for event in await run.make_grade():
             yield event
         if run.decided():
             break

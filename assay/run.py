@@ -14,7 +14,7 @@ from assay import events as ev
 from assay.bound import beyond, both
 from assay.config import AppConfig
 from assay.errors import AssayError, InvalidRequest, NotFound, UnknownBucket
-from assay.evidence import Found, added_event
+from assay.evidence import added_event, in_order
 from assay.grade import FeatureGrader
 from assay.ledger import Ledger
 from assay.plan import usable
@@ -28,7 +28,6 @@ from assay.schemas import (
     PlanState,
     Step,
     ToolCall,
-    Usage,
 )
 from assay.searching import Searching, Stages
 from assay.simple import simple
@@ -43,7 +42,6 @@ from assay.types import (
     Plan,
     PlanRequest,
     Ranked,
-    Reranked,
     RerankRequest,
     Scope,
 )
@@ -285,19 +283,20 @@ class Run(Searching):
         """Once a turn: a reply is never asked back about."""
         return self.request.options.clarify
 
-    async def check_overload(self) -> AsyncGenerator[ev.Event]:
+    async def check_overload(self) -> list[ev.Event]:
         """Where all of a kind are asked for, and there are more documents than an answer can hold: asks back by facets."""
         spare = self.ledger.budget.tool_calls - len(self.ledger.tool_calls)
         if not (self.may_ask and self.round == 1 and spare > 0 and clarify.wants_all(self.plan)):
-            return
+            return []
         try:
             work = self._overload()
             self.clarification = await self.ledger.call("clarify", work, self.config.retriever.timeout_s)
         except AssayError as error:
-            yield self.ledger.fell_back("retriever", error, "an answer without a look at how many there are")
+            return [self.ledger.fell_back("retriever", error, "an answer without a look at how many there are")]
         if self.clarification is not None:
             self.end = "clarify"
             self.ledger.note("clarify", self.clarification.message)
+        return []
 
     async def _overload(self) -> Clarification | None:
         retriever, scope = self.stages.retriever, self.scope
@@ -332,41 +331,49 @@ class Run(Searching):
 
     # ---- rerank and grade -------------------------------------------------------------------------------------------
 
-    async def rerank(self) -> AsyncGenerator[ev.Event]:
+    @property
+    def reranks(self) -> bool:
+        """In the first round: the model orders by the whole question, of which a follow-up's passage holds one step."""
+        return self.request.options.rerank and self.round == 1
+
+    async def rerank(self) -> list[ev.Event]:
+        """What was found becomes evidence, in the reranker's order or in that of its own search."""
         assert self.found is not None
-        if self.round == 1 and (why := self.config.reranker.uncalibrated):
-            yield self.ledger.fell_back("reranker", f"not calibrated: {why}", "weights that are no model's own")
         hits, keep = self.found.hits, top_k(self.request, self.config)
-        done = Reranked(tuple(Ranked(hit, hit.score, None) for hit in hits), usage=Usage())
-        # It orders by the whole question, of which a follow-up's passage holds one step: that has the order of its own search.
-        if self.request.options.rerank and self.round == 1:
+        ranked: Sequence[Ranked] | None = None
+        said: list[ev.Event] = []
+        if self.round == 1 and (why := self.config.reranker.uncalibrated):
+            said.append(self.ledger.fell_back("reranker", f"not calibrated: {why}", "weights that are no model's own"))
+        if self.reranks:
             request = RerankRequest(self.plan.query, hits, len(hits), self.id)
             try:
-                done = await self.ledger.call(
-                    "rerank", self.stages.reranker.rerank(request), self.config.reranker.timeout_s
-                )
+                work = self.stages.reranker.rerank(request)
+                done = await self.ledger.call("rerank", work, self.config.reranker.timeout_s)
             except AssayError as error:
                 keep = min(keep, self.config.loop.answer_evidence)
-                yield self.ledger.fell_back("reranker", error, f"fused order, top {keep}")
-            if done.faults:
-                reason = f"{done.faults} of {len(hits)} passages could not be scored"
-                yield self.ledger.fell_back("reranker", reason, "their fused order")
-        self.ledger.usage += done.usage
-        added = self.evidence.add((Found(r.hit, r.score, r.gain, self.round) for r in done.ranked), keep)
-        self.ledger.note("rerank", f"{len(hits)} candidates; kept {', '.join(e.slot for e in added)}")
-        yield added_event(added)
+                said.append(self.ledger.fell_back("reranker", error, f"fused order, top {keep}"))
+            else:
+                ranked = done.ranked
+                self.ledger.usage += done.usage
+                if done.faults:
+                    reason = f"{done.faults} of {len(hits)} passages could not be scored"
+                    said.append(self.ledger.fell_back("reranker", reason, "their fused order"))
+        added = self.evidence.add(in_order(hits) if ranked is None else ranked, keep, self.round)
+        kept = f"{len(hits)} candidates; kept {', '.join(e.slot for e in added)}"
+        self.ledger.note("rerank" if self.reranks else "evidence", kept)
+        return [*said, added_event(added)]
 
-    async def make_grade(self) -> AsyncGenerator[ev.Event]:
-        request = self._grade_request()
+    async def make_grade(self) -> list[ev.Event]:
+        request, said = self._grade_request(), list[ev.Event]()
         try:
             grade = await self.ledger.call("grade", self.stages.reranker.grade(request), self.config.reranker.timeout_s)
         except AssayError as error:
             grade = await self.measure(request)
-            yield self.ledger.fell_back("reranker", error, "what the driver can measure itself")
+            said.append(self.ledger.fell_back("reranker", error, "what the driver can measure itself"))
         self.grade = grade
         self.ledger.usage += grade.usage
         self.ledger.note("grade", f"{grade.verdict}; enough with probability {grade.p_enough:.2f}")
-        yield ev.GradeEvent(
+        told = ev.GradeEvent(
             p_enough=grade.p_enough,
             p_more=grade.p_more,
             p_clarify=grade.p_clarify,
@@ -376,6 +383,7 @@ class Run(Searching):
             beside=list(grade.beside),
             features=dict(grade.features),
         )
+        return [*said, told]
 
     async def measure(self, request: GradeRequest | None = None) -> Grade:
         """A grade without a model or another replica: what is left when the reranker is, and in ``pipeline`` mode."""

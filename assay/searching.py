@@ -68,7 +68,9 @@ class Searching:
         self.plan = plan or Plan(query=request.question)
         self.queries: tuple[str, ...] = (request.question,)
         self.parts: tuple[str, ...] = ()  # searched beside them, each by itself: sub-questions, or further follow-ups
-        self.scope = Scope(tuple(request.buckets), request.filters)  # narrowed by the plan, never widened
+        self._own_scope = self.scope = Scope(
+            tuple(request.buckets), request.filters
+        )  # narrowed by the plan, never widened
         self.evidence = EvidenceSet(config.loop.per_document)
         self.found: SearchResult | None = None
         self.explain: Explain | None = None
@@ -82,7 +84,7 @@ class Searching:
 
     @property
     def narrowed(self) -> bool:
-        return self.scope != Scope(tuple(self.request.buckets), self.request.filters)
+        return self.scope != self._own_scope
 
     def more_rounds(self) -> bool:
         """Whether another round may start; otherwise ``end`` names the bound that forbids it."""
@@ -128,12 +130,11 @@ class Searching:
         self.tried |= {query_key(query) for query in (*self.queries, *self._parts())}
         async for event in self._searched():
             yield event
-        if self.narrowed and (
-            self._refused is not None or (self.explain is not None and not self.explain.allowed_rows)
-        ):
+        nothing = self.explain is not None and not self.explain.allowed_rows
+        if (nothing or self._refused is not None) and self.narrowed:
             where = describe_scope(self.scope)
             reason = str(self._refused) if self._refused else f"the plan's {where} left no passage"
-            self.scope = Scope(tuple(self.request.buckets), self.request.filters)
+            self.scope = self._own_scope
             yield self.ledger.fell_back("expander", reason, "the request's own buckets and filters")
             if len(self.ledger.tool_calls) < self.ledger.budget.tool_calls:
                 async for event in self._searched():

@@ -159,8 +159,9 @@ def _key_terms(text: str) -> list[str]:
     key: list[str] = []
     turns: list[str] = []
     before = ""
-    content = set(_content(_tokens(text), DEFAULT, _shouted(text)))
-    for token in _tokens(text):
+    tokens = _tokens(text)
+    content = set(_content(tokens, DEFAULT, _shouted(text)))
+    for token in tokens:
         word = _fold(token)
         if token in content:
             first, *rest = _analyse(token, DEFAULT) or ("",)

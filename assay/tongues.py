@@ -69,7 +69,7 @@ def language_of(text: str) -> str | None:
     letters = sum(map(str.isalpha, text))
     if not letters:
         return None
-    for code, script, least in _SCRIPTS:
+    for code, script, least in _SCRIPTS if not text.isascii() else ():
         if len(script.findall(text)) > least * letters:
             return code
     words = [word if word.isascii() else _bare(word) for word in _WORD.findall(normalise(text))]

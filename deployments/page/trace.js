@@ -12,7 +12,7 @@ const VERDICTS = [
 ];
 const STAGES = {
   plan: 'Plan', mode: 'Mode', retrieve: 'Search', rerank: 'Evidence', grade: 'Grade', generate: 'Answer', verify: 'Verify',
-  tool: 'Tool', agent: 'Model', clarify: 'Ask back', prune: 'Evidence',
+  evidence: 'Evidence', tool: 'Tool', agent: 'Model', clarify: 'Ask back', prune: 'Evidence',
 };
 
 export class Trace {

@@ -133,6 +133,17 @@ async def test_what_was_streamed_is_the_answer() -> None:
     assert sum(isinstance(event, (CompletedEvent, ErrorEvent)) for event in events) == 1
 
 
+async def test_reranking_is_said_where_it_is_done_and_nowhere_else() -> None:
+    for rerank, said in ((True, ["reranking"]), (False, [])):
+        bench = Bench(more("moons of Mars"), ENOUGH, plan='{"variants": []}')
+        events = await bench.events(include=["trace"], options={"rerank": rerank})
+        last = events[-1]
+        assert isinstance(last, CompletedEvent) and last.response.rounds == 2
+        assert [e.state for e in events if e.type == "status" and e.state == "reranking"] == said
+        kept = [step.stage for step in last.response.trace or () if "kept" in step.summary]
+        assert kept == ["rerank" if rerank else "evidence", "evidence"]
+
+
 async def test_variants_are_searched_beside_the_question_and_repeats_are_dropped() -> None:
     bench = Bench(ENOUGH, plan='{"variants": ["ocean EARTH tides, causes?", "why is the ocean rising"]}')
     await bench.ask()

@@ -1,12 +1,14 @@
 """The LLM stages over the real engine: how well they rank, grade, answer and cite, and what that costs.
 
-``--only`` runs some of the parts. What the engine once said of a text is kept in ``--cache``, so that figures of quality can be
-repeated without it; figures of speed are measured each time. Goals are those of the issue.
+``--only`` runs some of the parts; the rows of the others stay in the file. What the engine once said of a text is kept in
+``--cache``, so that figures of quality can be repeated without it; figures of speed are measured each time. Goals are those
+of the issue.
 """
 
 import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from assay.calibrate.cached import CachedLLM
@@ -17,7 +19,7 @@ from assay.ports import LLM
 from assay.tokens import ModelTokenizer
 from bench import llm_answers, llm_quality, llm_speed
 from bench.llm_parts import Parts
-from bench.report import Row, options, publish
+from bench.report import Row, kept, options, publish
 from deployments.calibrate import scores_file
 from deployments.engine.alone import AloneEngine
 
@@ -38,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", type=Path, default=Path(".assay/calibrate"), help="that of `assay calibrate --work`")
 
 
-async def run(args: argparse.Namespace) -> list[Row]:
+async def run(args: argparse.Namespace) -> None:
     alone = AloneEngine(AppConfig(engines={"small": EngineConfig()}), "small")
     started: list[LLM] = []
 
@@ -58,20 +60,17 @@ async def run(args: argparse.Namespace) -> list[Row]:
         encoder=SentenceEmbedder(str(embedder_path())),
         model=alone.model,
     )
-    rows: list[Row] = []
+    rows = [row for row in kept(args.json) if row.name.partition(" | ")[0] not in args.only]
     try:
         for name in [name for name in PARTS if name in args.only]:
-            found = await PARTS[name](parts)
-            rows += found
-            publish(f"LLM stages, {name}", found, argparse.Namespace(json=None))
+            rows += [replace(row, name=f"{name} | {row.name}") for row in await PARTS[name](parts)]
+            publish("LLM stages (SmolLM2-135M-Instruct)", rows, args, "goals from the issue")
     finally:
         await alone.close()
-    return rows
 
 
 def main() -> None:
-    args = options(__doc__ or "", more=arguments)
-    publish("LLM stages (SmolLM2-135M-Instruct)", asyncio.run(run(args)), args, "goals from the issue")
+    asyncio.run(run(options(__doc__ or "", more=arguments)))
 
 
 if __name__ == "__main__":

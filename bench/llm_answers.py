@@ -90,13 +90,13 @@ async def extract(parts: Parts) -> list[Row]:
     count, holds = len(asked), f"the answer stands in at most {MOST_SENTENCES} sentences"
     return [
         at_least(
-            f"extract, own paragraph: {holds}",
+            f"own paragraph: {holds}",
             own / count,
             "share",
             0.95,
         ),
         at_least(
-            f"extract, whole index: {holds}",
+            f"whole index: {holds}",
             found / count,
             "share",
             0.80,
@@ -174,8 +174,6 @@ async def valid(parts: Parts) -> list[Row]:
     said = await asyncio.gather(*(one(number, *prompt) for number, prompt in enumerate(prompts)))
     ended = len(said) - said.count("unfinished")
     return [
-        at_least(
-            f"valid: citations and JSON of {ended} mixed prompts", said.count("valid") / max(1, ended), "share", 1.0
-        ),
+        at_least(f"citations and JSON of {ended} mixed prompts", said.count("valid") / max(1, ended), "share", 1.0),
         Row(f"  cut off within {TOKENS} tokens, of {len(said)} prompts", said.count("unfinished"), "prompts"),
     ]

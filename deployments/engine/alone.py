@@ -32,7 +32,7 @@ class AloneEngine:
 
         from deployments.remote import RemoteLLM
 
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
         self._started = True
         app: Any = build_engine(self._name, self._config, self.model)
         handle = serve.run(app, name=f"engine-{self._name}", route_prefix=None)

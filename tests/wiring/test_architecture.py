@@ -196,6 +196,11 @@ def test_no_machine_paths_and_no_registries() -> None:
     assert found == []
 
 
+def test_no_marks_of_a_merge() -> None:
+    mark = re.compile(rb"^(?:<{7} |={7}$|>{7} )", re.MULTILINE)
+    assert [relative(path) for path in tracked_files() if mark.search(path.read_bytes())] == []
+
+
 @pytest.mark.parametrize("text", ["cd /root/x", "'/home/ann/a'", "see /work/main", "--index-url https://x", "pypi.org"])
 def test_such_a_path_would_be_found(text: str) -> None:
     assert ABSOLUTE_HOME.search(text) or REGISTRY.search(text)

@@ -88,7 +88,7 @@ def _take_up(layout: Layout, remote: Remote) -> None:
     # Versions of the store that were never published have the numbers of those that were: they must not mix.
     for folder in (layout.chunks, layout.documents):
         shutil.rmtree(folder, ignore_errors=True)
-    for path in (layout.current, layout.state, _base_path(layout)):
+    for path in (layout.current, layout.state, _base_path(layout), *layout.snapshots.glob("v*-*.json")):
         path.unlink(missing_ok=True)
     if line is not None:
         manifest = _pull(layout, remote, line)
@@ -115,14 +115,18 @@ def _pull(layout: Layout, remote: Remote, line: str) -> Manifest:
 
 
 def _push(layout: Layout, remote: Remote, manifest: Manifest) -> None:
-    line = snapshot.current_name(layout)
-    if line is None or line == _base(layout):
+    line, base = snapshot.current_name(layout), _base(layout)
+    if line is None or line == base:
         return
     files = _plain(files_of(manifest))
     data = (layout.snapshots / f"{manifest.id}.json").read_bytes()
     remote.publish(manifest.id, line, data, layout.state.read_bytes(), files, layout.root)
     write_atomic(_base_path(layout), line.encode())
-    kept = snapshot.newest(layout, 2)
+    # What is here beside these two was never published, however high its number: retrievers are on one of the two.
+    try:
+        kept = [manifest, *([] if base is None else [snapshot.read(layout, base)])]
+    except FileNotFoundError:
+        return  # nothing is deleted where it is not known what is served
     remote.sweep({m.id for m in kept}, {entry.sha256 for m in kept for entry in files_of(m).values()})
 
 

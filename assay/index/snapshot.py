@@ -136,6 +136,12 @@ def _put_in_force(
         segments=(*kept, *built),
     )
     data = _bytes(manifest)
+    if (
+        current is not None
+    ):  # left by a writer that was stopped before it was in force: it would be swept for as one that was
+        for path in layout.snapshots.glob("v*-*.json"):
+            if _number(path) > current.number:
+                path.unlink()
     write_atomic(layout.snapshots / f"{manifest.id}.json", data)
     write_atomic(layout.current, f"{manifest.id} {hashlib.sha256(data).hexdigest()}".encode())
     _sweep(layout, store)
@@ -145,13 +151,17 @@ def _put_in_force(
 def read_current(layout: Layout) -> Manifest:
     """The snapshot in force. Raises ``IndexFault`` where there is none, or where it is not what was written."""
     try:
-        line = layout.current.read_text()
-        return parse(line, lambda id: (layout.snapshots / f"{id}.json").read_bytes())[0]
+        return read(layout, layout.current.read_text())
     except FileNotFoundError:
         missing = "lacks the manifest that CURRENT names" if layout.current.exists() else "has no published snapshot"
         raise IndexFault(f"the index {missing}; {REPAIR}") from None
     except (OSError, ValueError):
         raise IndexFault(f"CURRENT is damaged; {REPAIR}") from None
+
+
+def read(layout: Layout, line: str) -> Manifest:
+    """The manifest on disk that a line of ``CURRENT`` names. Raises what ``parse`` raises, and ``OSError``."""
+    return parse(line, lambda id: (layout.snapshots / f"{id}.json").read_bytes())[0]
 
 
 def parse(line: str, read: Callable[[str], bytes]) -> tuple[Manifest, bytes]:

@@ -308,3 +308,41 @@ def test_what_no_kept_snapshot_needs_is_deleted_after_its_grace(
     assert len(left) < len(young)
     on("machine-b", monkeypatch, tmp_path)
     assert len(found(search(retriever(uri), "lion"))) == 5
+
+
+def test_snapshots_that_were_never_published_are_not_kept_in_place_of_those_that_are_served(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of them a writer has left, and however high their numbers."""
+    folder = write(tmp_path / "a", LION)
+    ingest(folder, uri)
+    with monkeypatch.context() as patch:
+        patch.setattr(remote.Remote, "publish", lambda *_: (_ for _ in ()).throw(IndexFault("cannot be reached")))
+        for i in range(3):
+            with pytest.raises(IndexFault, match="cannot be reached"):
+                ingest(write(folder, {"doc0.md": f"# Doc 0\n\nLion number zero, version {i}.\n"}), uri)
+    on("machine-b", monkeypatch, tmp_path)
+    ingest(write(tmp_path / "b", {"zebra.md": "# Zebra\n\nA zebra runs.\n"}), uri)
+    served = Layout(uri).remote
+    assert served is not None
+    before = served.current()
+    on("machine-a", monkeypatch, tmp_path)
+    monkeypatch.setattr(remote, "_GRACE_S", -5.0)
+    monkeypatch.setattr(mirror, "_GRACE_S", -5.0)
+    ingest(write(tmp_path / "c", {"okapi.md": "# Okapi\n\nAn okapi hides.\n"}), uri)
+    assert f"snapshots/{before.split()[0]}.json" in objects(uri), "retrievers may be on it still"  # type: ignore[union-attr]
+    assert set(found(search(retriever(uri), "lion zebra okapi"))) == {*LION, "zebra.md", "okapi.md"}
+    on("machine-c", monkeypatch, tmp_path)
+    assert set(found(search(retriever(uri), "lion zebra okapi"))) == {*LION, "zebra.md", "okapi.md"}
+
+
+def test_a_manifest_that_was_never_in_force_is_swept_for_none(tmp_path: Path) -> None:
+    index = Layout(str(tmp_path / "index"))
+    folder = write(tmp_path / "a", LION)
+    ingest(folder, str(index.root))
+    first = snapshot.read_current(index)
+    stopped = first.model_copy(update={"number": first.number + 1, "chunks": 4})
+    (index.snapshots / f"{stopped.id}.json").write_bytes(snapshot._bytes(stopped))
+    ingest(write(folder, {"doc0.md": "# Doc 0\n\nAnother lion.\n"}), str(index.root))
+    assert [m.number for m in snapshot.newest(index, 2)] == [first.number + 1, first.number]
+    assert {m.id for m in snapshot.newest(index, 2)} == {snapshot.read_current(index).id, first.id}

@@ -1,5 +1,6 @@
 """Reads a Serve YAML of ``configs/`` the way the commands need it: its config tree, checked, and where it listens."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,20 @@ def load(path: Path) -> ServeConfig:
 
 def _check_gpu(path: Path, app: AppConfig, deployments: list[Any]) -> None:
     """Ray hides the GPUs from a replica that asks for none; its vectors and its embedder would find none there."""
-    on = [name for name, device in _devices(app).items() if device == "cuda"]
     options = {d.get("name"): d.get("ray_actor_options") or {} for d in deployments if isinstance(d, dict)}
-    if on and not options.get("Retriever", {}).get("num_gpus"):
-        raise SetupError(
-            f"{path}: args.{on[0]} is cuda, but the deployment Retriever has no num_gpus in its ray_actor_options",
-            on[0],
-        )
+    for field, device, users in _devices(app):
+        for user in users:
+            if device == "cuda" and not options.get(user, {}).get("num_gpus"):
+                raise SetupError(
+                    f"{path}: args.{field} is cuda, but the deployment {user} has no num_gpus in its ray_actor_options",
+                    field,
+                )
 
 
-def _devices(app: AppConfig) -> dict[str, str]:
-    return {"index.embed_device": app.index.embed_device, "retriever.device": app.retriever.device}
+def _devices(app: AppConfig) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Each field, what it says, and the deployments that use it."""
+    yield "index.embed_device", app.index.embed_device, ("Retriever", "Ingester")
+    yield "retriever.device", app.retriever.device, ("Retriever",)
 
 
 def check_keys(config: ServeConfig) -> None:

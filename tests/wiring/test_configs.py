@@ -193,18 +193,23 @@ def test_one_gpu_is_shared_and_not_overdrawn() -> None:
     assert all("kv_cache_memory_bytes" in engine.engine_kwargs for engine in engines)
 
 
-@pytest.mark.parametrize("where", [("index", "embed_device"), ("retriever", "device")])
-def test_a_retriever_that_is_to_use_a_gpu_asks_for_one(where: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "users"),
+    [(("index", "embed_device"), ["Retriever", "Ingester"]), (("retriever", "device"), ["Retriever"])],
+    ids=["embedder", "vectors"],
+)
+def test_who_is_to_use_a_gpu_asks_for_one(where: tuple[str, str], users: list[str], tmp_path: Path) -> None:
     raw = load(ROOT / "configs" / "local.yaml")
     app = raw["applications"][0]
     app["args"].setdefault(where[0], {})[where[1]] = "cuda"
     path = tmp_path / "serve.yaml"
-    path.write_text(yaml.safe_dump(raw))
-    with pytest.raises(
-        SetupError, match=rf"args\.{where[0]}\.{where[1]} is cuda, but the deployment Retriever has no num_gpus"
-    ):
-        serve_config.load(path)
-    next(item for item in app["deployments"] if item["name"] == "Retriever")["ray_actor_options"]["num_gpus"] = 0.1
+    for user in users:
+        path.write_text(yaml.safe_dump(raw))
+        with pytest.raises(
+            SetupError, match=rf"args\.{where[0]}\.{where[1]} is cuda, but the deployment {user} has no num_gpus"
+        ):
+            serve_config.load(path)
+        next(item for item in app["deployments"] if item["name"] == user)["ray_actor_options"]["num_gpus"] = 0.1
     path.write_text(yaml.safe_dump(raw))
     serve_config.load(path)
 

@@ -167,6 +167,13 @@ def test_http_times_out_after_the_driver(path: Path) -> None:
     assert config.raw["http_options"]["request_timeout_s"] > config.app.loop.deadline_s
 
 
+def test_an_upload_may_take_as_long_as_its_config_says(path: Path) -> None:
+    """Serve's timeout is of the whole request, its body too: a shorter one would end an upload without our error."""
+    config = serve_config.load(path)
+    uploads = config.app.ingress.documents
+    assert config.raw["http_options"]["request_timeout_s"] >= uploads.upload_s + 30  # to be stored, and answered
+
+
 def test_small_configs_listen_on_loopback_only() -> None:
     for name in ("local", "gpu"):
         assert serve_config.load(ROOT / "configs" / f"{name}.yaml").host == "127.0.0.1"

@@ -1,7 +1,7 @@
 """Assay's loop as the driver runs it: its events consumed one by one, the fakes as its ports.
 
 Beyond the steps it keeps the budget and the deadline of every call, a first search on the raw question beside the planner,
-typed events and response, trace and audit log, support for each sentence, and a look for conflicts.
+typed events and response, trace, support for each sentence, and a look for conflicts.
 """
 
 from collections.abc import AsyncGenerator

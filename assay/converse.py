@@ -197,7 +197,7 @@ class Conversation:
         async with asyncio.TaskGroup() as group:
             with self._ledger.timed("tools"):
                 for number, use in enumerate(uses):
-                    key = _key(use.name, use.arguments)
+                    key = self._key(use)
                     if number >= left:
                         note = "Not run: no more calls are allowed. Answer now."
                         made.append(_Done(use, ToolOutput(note=note), "tool_budget", 0.0))
@@ -210,6 +210,11 @@ class Conversation:
                         made.append(group.create_task(self._call(use)))
                 return [each if isinstance(each, _Done) else await each for each in made]
 
+    def _key(self, use: ToolUse) -> str:
+        """To name the only bucket that may be asked says nothing."""
+        only = self._run.scope.buckets == (use.arguments.get("bucket"),)
+        return _key(use.name, {**use.arguments, "bucket": None} if only else use.arguments)
+
     async def _call(self, use: ToolUse) -> _Done:
         clock, start = self._ledger.budget.clock, self._ledger.budget.clock()
         limit = min(self._config.timeout_s, max(0.0, self._ledger.budget.left_for_search()))
@@ -219,10 +224,10 @@ class Conversation:
         except TimeoutError:
             fault: AssayError = StageTimeout(f"timeout after {limit:.1f} s")
             output, outcome = ToolOutput(note=str(fault)), fault.code
-            self._tried.discard(_key(use.name, use.arguments))  # what may pass by itself may be tried again
+            self._tried.discard(self._key(use))  # what may pass by itself may be tried again
         except AssayError as error:
             if error.retryable:
-                self._tried.discard(_key(use.name, use.arguments))
+                self._tried.discard(self._key(use))
             allowed = f" Allowed: {', '.join(error.allowed)}." if error.allowed else ""
             output, outcome = ToolOutput(note=f"{error}{allowed}"), error.code
         return _Done(use, output, outcome, round(1000 * (clock() - start), 2))

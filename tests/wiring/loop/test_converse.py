@@ -140,6 +140,12 @@ async def test_what_the_request_allows_binds_every_call() -> None:
     assert response.tool_calls[1].filters == table.retriever.history[1].filters
 
 
+async def test_to_name_the_only_bucket_is_to_repeat() -> None:
+    table = Table(calls(find("Phobos"), find("Phobos", bucket="docs")), SAID)
+    assert outcomes(await table.ask(buckets=["docs"])) == ["ok", "ok", "repeated"]
+    assert len(table.retriever.history) == 2
+
+
 async def test_a_call_that_repeats_is_not_made_and_ends_the_search() -> None:
     table = Table(calls(find(QUESTION.upper(), top_k=9)), SAID)
     response = await table.ask()

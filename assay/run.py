@@ -50,8 +50,6 @@ __all__ = ["Run", "Stages", "chosen_mode", "top_k"]
 
 T = TypeVar("T")
 
-# The first event must not wait for a slow index: the raw question's search gets this long before anything is said.
-FIRST_EVENT_S = 0.8
 PLAN_SHARE = 0.4
 
 
@@ -160,11 +158,12 @@ class Run(Searching):
         self._first_hop = self._start(self.stages.retriever.search(self.query(self.queries)))
         if self._planned is None and self.mode != "tools" and (self.request.options.expand or self.history):
             self._planning = self._start(self._plan())
+        if not (self.request.buckets or self.request.filters):
+            return  # nothing of the request that the index could refuse: the first event waits for nobody
         # What may be wrong with a bucket or a filter is worth waiting for: a status says it, an event would come too late.
-        checked = self.request.buckets or self.request.filters
-        wait = self.config.retriever.timeout_s if checked else FIRST_EVENT_S
+        wait = min(self.config.retriever.timeout_s, self.ledger.budget.left())
         with self.ledger.timed("first_hop"):
-            done, _ = await asyncio.wait([self._first_hop], timeout=min(wait, self.ledger.budget.left()))
+            done, _ = await asyncio.wait([self._first_hop], timeout=wait)
         if done and isinstance(error := self._first_hop.exception(), (InvalidRequest, UnknownBucket, NotFound)):
             raise error
 

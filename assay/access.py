@@ -2,7 +2,7 @@
 
 import hashlib
 import ipaddress
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from assay.audit import Trail
 from assay.documents.shapes import BucketList, DocumentList, DocumentView
 from assay.documents.types import DocumentsQuery, ReadQuery
-from assay.errors import AssayError, NotFound, UnknownBucket, of_code
-from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.errors import AssayError, NotFound, UnknownBucket
+from assay.events import ErrorEvent, Event, drained
 from assay.groups import Groups, met
 from assay.ports import Driver
 from assay.schemas import AnswerRecord, AskRequest, AskResponse, Predicate, Readiness, SearchRequest, SearchResponse
@@ -109,13 +109,7 @@ class BoundDriver:
                 raise self._told(fault) from fault.__cause__
 
     async def ask(self, request: AskRequest, request_id: str) -> AskResponse:
-        async with aclosing(self.stream(request, request_id)) as events:
-            async for event in events:
-                if isinstance(event, CompletedEvent):
-                    return event.response
-                if isinstance(event, ErrorEvent):
-                    raise of_code(event.error.code, event.error.message, event.error.field, tuple(event.error.allowed))
-        raise AssertionError("the driver's stream ended without its last event")
+        return await drained(self.stream(request, request_id))
 
     async def search(self, request: SearchRequest, request_id: str) -> SearchResponse:
         self._asked(request, document=request.doc_id)
@@ -170,14 +164,22 @@ class BoundDriver:
     async def recall(self, answer_id: str, owner: str = "") -> AnswerRecord:
         """Of the grant's own owner, whoever is named; as long as all documents are there for them that it rests on."""
         record = await self._driver.recall(answer_id, self._grant.owner)
-        response = record.response
-        parts = [*response.citations, *(response.evidence or ())]
-        if documents := sorted({part.doc_id for part in parts if not part.untrusted}):
-            there = Where((), Predicate(field="doc_id", op="in", value=[*documents]))
-            if sum(bucket.documents for bucket in await self.describe(there, response.request_id)) < len(documents):
-                raise NotFound("There is no such answer, or no more.", "id")
-        self._trail.answered(response)
+        if await self.seen([record.response], record.response.request_id) != [True]:
+            raise NotFound("There is no such answer, or no more.", "id")
+        self._trail.answered(record.response)
         return record
+
+    async def seen(self, answers: Sequence[AskResponse], request_id: str) -> list[bool]:
+        """Of each, whether all documents are there for the grant that it rests on. Mostly they are, and one look tells."""
+        parts = [part for answer in answers for part in (*answer.citations, *(answer.evidence or ()))]
+        documents = sorted({part.doc_id for part in parts if not part.untrusted})
+        there = Where((), Predicate(field="doc_id", op="in", value=[*documents]))
+        if not documents or len(documents) == sum(b.documents for b in await self.describe(there, request_id)):
+            return [True] * len(answers)
+        if len(answers) == 1:
+            return [False]
+        half = len(answers) // 2
+        return [*await self.seen(answers[:half], request_id), *await self.seen(answers[half:], request_id)]
 
     async def tools(self, scope: Where, request_id: str) -> tuple[ToolSpec, ...]:
         return await self._driver.tools(await self._scope(request_id, scope), request_id)

@@ -4,10 +4,13 @@ Their names and fields are an interface: new ones may be added; what is removed,
 ``VERSION``.
 """
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, TypeAdapter
 
+from assay.errors import of_code
 from assay.schemas import AskResponse, Citation, Clarification, Degraded, ErrorBody, Filter, Intent, Mode, Shape
 
 VERSION = 1
@@ -139,3 +142,16 @@ Event = Annotated[
 ]
 
 parse_event = TypeAdapter[Event](Event).validate_json
+
+
+async def drained(events: AsyncGenerator[Event]) -> AskResponse:
+    """The response that they end with. Raises the fault that they end with."""
+    last: Event | None = None
+    async with aclosing(events):
+        async for event in events:
+            last = event
+    if isinstance(last, ErrorEvent):
+        raise of_code(last.error.code, last.error.message, last.error.field, tuple(last.error.allowed))
+    if not isinstance(last, CompletedEvent):
+        raise AssertionError("the stream ended without its last event")
+    return last.response

@@ -191,7 +191,9 @@ class Guard:
             nonlocal started, status
             if message["type"] == "http.response.start":
                 started, status = True, message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                headers["x-content-type-options"] = "nosniff"
             await send(message)
 
         try:

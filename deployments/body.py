@@ -9,6 +9,7 @@ import jiter
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.datastructures import Headers
 
 from assay.errors import AssayError, MalformedBody, TooLarge
 from deployments.problems import invalid
@@ -86,7 +87,12 @@ def _check_headers(request: Request) -> None:
     charset = parameters.partition("charset=")[2].strip(' "')
     if main != "application" or not (sub == "json" or sub.endswith("+json")) or charset not in ("", "utf-8", "utf8"):
         raise NotJson("Send JSON in UTF-8, with the header 'content-type: application/json'.")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    check_plain(request.headers)
+
+
+def check_plain(headers: Headers) -> None:
+    """Raises ``NotJson``: what is compressed has no size before it is read."""
+    if headers.get("content-encoding", "identity").lower() != "identity":
         raise NotJson("Send the body without a content-encoding.")
 
 

@@ -20,7 +20,7 @@ from assay.conversations.shapes import (
     Rename,
 )
 from assay.conversations.store import Store
-from assay.conversations.talk import Talk, said
+from assay.conversations.talk import Talk, readable, said
 from assay.conversations.types import Conversation, TurnRecord
 from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.ports import Driver
@@ -77,7 +77,8 @@ def add_conversations(app: FastAPI, driver: Driver, runs: Resumables, slots: Slo
     ) -> Response:
         """A conversation with its messages, the oldest first."""
         found, turns = await store.read(owner_of(request), id, limit, before)
-        messages = [message for turn in turns for message in _messages(turn)]
+        shown = await readable(bound(driver, request), turns, request.state.request_id)
+        messages = [message for turn in shown for message in _messages(turn)]
         earlier = turns[0].position if turns and turns[0].position > 0 else None
         return _json(ConversationDetail(**_info(found).model_dump(), messages=messages, before=earlier))
 

@@ -14,8 +14,8 @@ from assay.config import AppConfig, GradeConfig, RerankerConfig
 from assay.converse import Agent
 from assay.documents.shapes import BucketList, DocumentList, DocumentView
 from assay.documents.types import DocumentsQuery, ReadQuery
-from assay.errors import AssayError, NotFound, StageTimeout, StageUnavailable, of_code
-from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.errors import AssayError, NotFound, StageTimeout, StageUnavailable
+from assay.events import CompletedEvent, Event, drained
 from assay.grade import FeatureGrader
 from assay.hits import Search
 from assay.run import Stages
@@ -96,16 +96,7 @@ class Driver:
         question.close()
 
     async def ask(self, request: AskRequest, request_id: str) -> Reply[AskResponse]:
-        return await reply(self._ask(request, request_id))
-
-    async def _ask(self, request: AskRequest, request_id: str) -> AskResponse:
-        async with aclosing(self.stream(request, request_id)) as events:
-            async for event in events:
-                if isinstance(event, CompletedEvent):
-                    return event.response
-                if isinstance(event, ErrorEvent):
-                    raise of_code(event.error.code, event.error.message, event.error.field, tuple(event.error.allowed))
-        raise AssertionError("the loop ended without its last event")
+        return await reply(drained(self.stream(request, request_id)))
 
     async def search(self, request: SearchRequest, request_id: str) -> Reply[SearchResponse]:
         return await reply(self._search(request, request_id), "search")

@@ -6,7 +6,6 @@ Nothing is kept between two requests, so any replica may answer each of them; wh
 import asyncio
 import json
 from collections.abc import Coroutine
-from contextlib import aclosing
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -15,6 +14,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import BeforeValidator, Field, ValidationError
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
@@ -22,15 +22,16 @@ from starlette.types import Message, Receive, Scope, Send
 from assay import __version__
 from assay.access import Grant
 from assay.config import IngressConfig
-from assay.errors import AssayError, NotFound, of_code
-from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.errors import AssayError, NotFound
+from assay.events import drained
 from assay.ports import Driver
-from assay.schemas import AskRequest, Filter, Mode, Name, Question, Shape, whole
+from assay.schemas import AskRequest, AskResponse, Filter, Mode, Name, Question, Shape, whole
 from assay.tools import ToolOutput
 from assay.tools.builtin import schema_of
 from assay.types import Hit
 from assay.types import Scope as Where
 from deployments import openapi_tools as openapi
+from deployments.body import check_plain
 from deployments.chat import clarified, source_list
 from deployments.events import told
 from deployments.gate import bound
@@ -97,6 +98,7 @@ class McpDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, and what it starts: when its client goes, that ends too. The SDK is not told before it answers."""
+        check_plain(Headers(scope=scope))  # the SDK would read a compressed body as it is
         messages: asyncio.Queue[Message] = asyncio.Queue(1)
 
         async def forward() -> None:
@@ -164,23 +166,15 @@ class McpDoor:
             question = AskRequest(**{name: getattr(asked, name) for name in AskArguments.model_fields})
         except ValidationError as error:
             raise invalid(error, AskArguments) from None
-        last = await self._apart(self._last(request, question))
-        if isinstance(last, ErrorEvent):
-            raise of_code(last.error.code, last.error.message, last.error.field, tuple(last.error.allowed))
-        assert isinstance(last, CompletedEvent)
-        response = last.response
+        response = await self._apart(self._answered(request, question))
         text = response.answer.text if response.answer else clarified(response.clarification)
         text += source_list(response.citations) if response.citations else ""
         whole_answer = response.model_dump(mode="json", by_alias=True, exclude_none=True)
         return mt.CallToolResult(content=[mt.TextContent(text=text)], structured_content=whole_answer)
 
-    async def _last(self, request: Request, question: AskRequest) -> Event | None:
-        last: Event | None = None
+    async def _answered(self, request: Request, question: AskRequest) -> AskResponse:
         with self._questions.one():
-            async with aclosing(told(bound(self._driver, request), question, request.state.request_id)) as events:
-                async for event in events:
-                    last = event
-        return last
+            return await drained(told(bound(self._driver, request), question, request.state.request_id))
 
     async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
         """In a task of its own. What the SDK cancels is cancelled at each of its awaits, and so could not end in order; this is

@@ -16,7 +16,7 @@ from assay.config import DocumentsConfig
 from assay.documents.names import doc_id_of, uri_of
 from assay.documents.spool import Stored
 from assay.errors import AssayError, InvalidRequest, MalformedBody, TooLarge, UnknownField
-from deployments.body import NotJson, SlowBody, parse
+from deployments.body import NotJson, SlowBody, check_plain, parse
 
 METADATA = "metadata"
 METADATA_BYTES = 1_000_000
@@ -77,8 +77,7 @@ def _boundary(request: Request) -> bytes:
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         raise NotMultipart("Send files as multipart/form-data, each in a part with a file name.")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise NotMultipart("Send the body without a content-encoding.")
+    check_plain(request.headers)
     if len(options[b"boundary"]) > 200:
         raise MalformedBody("The boundary is too long.")
     return options[b"boundary"]

@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Protocol
 
 from ulid import ULID
@@ -31,6 +32,23 @@ class Asks(Protocol):
     def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]: ...
 
 
+class Sees(Asks, Protocol):
+    async def seen(self, answers: Sequence[AskResponse], request_id: str) -> list[bool]:
+        """Of each answer, whether all that it rests on is there for whoever asks."""
+        ...
+
+
+async def readable(driver: Sees, turns: Sequence[TurnRecord], request_id: str) -> list[TurnRecord]:
+    """The turns as they may be seen now: one whose answer rests on what is no longer there has failed, as not found."""
+    kept = [turn for turn in turns if turn.response]
+    there = await driver.seen([AskResponse.model_validate_json(turn.response or "") for turn in kept], request_id)
+    gone = {turn.id for turn, whole in zip(kept, there, strict=True) if not whole}
+    return [
+        replace(turn, status="failed", response=None, error=NotFound.code) if turn.id in gone else turn
+        for turn in turns
+    ]
+
+
 def said(turn: TurnRecord) -> list[Turn]:
     """The question and the answer of a turn that was answered."""
     response = AskResponse.model_validate_json(turn.response or "")
@@ -41,13 +59,18 @@ def said(turn: TurnRecord) -> list[Turn]:
     return [*messages, Turn(role="assistant", content=answer[:32_000])] if answer else messages
 
 
+def _as_asked(response: AskResponse, request: AskRequest) -> CompletedEvent:
+    evidence = response.evidence if "evidence" in request.include else None
+    return CompletedEvent(response=response.model_copy(update={"evidence": evidence}))
+
+
 class Talk:
     """``Asks`` for one message of one conversation."""
 
     def __init__(
         self,
         store: Store,
-        driver: Asks,
+        driver: Sees,
         tenant: str,
         conversation_id: str,
         key: str | None,
@@ -65,17 +88,25 @@ class Talk:
         message = Message(f"turn_{ULID()}", request.question, digest, self._key)
         begun = await self._begin(message)
         if begun.replay is not None:
-            yield CompletedEvent(response=AskResponse.model_validate_json(begun.replay.response or ""))
+            (replay,) = await readable(self._driver, [begun.replay], request_id)
+            if replay.response is None:
+                raise NotFound("There is no such answer, or no more.")
+            yield _as_asked(AskResponse.model_validate_json(replay.response), request)
             return
-        turns = [said(turn) for turn in begun.earlier]
-        request = request.model_copy(update={"history": windowed(turns, self._bounds, self._tokenizer)})
         ended = False
         try:
-            async with aclosing(self._held(request, request_id, message.turn_id)) as events:
+            earlier = await readable(self._driver, begun.earlier, request_id)
+            turns = [said(turn) for turn in earlier if turn.status == "done"]
+            history = windowed(turns, self._bounds, self._tokenizer)
+            # What the answer rests on is kept with it, also where it cites none of that: ``readable`` looks at it.
+            update = {"history": history, "include": list(dict.fromkeys((*request.include, "evidence")))}
+            whole = request.model_copy(update=update)
+            async with aclosing(self._held(whole, request_id, message.turn_id)) as events:
                 async for event in events:
                     if isinstance(event, CompletedEvent):
                         await self._keep(message.turn_id, event)
                         ended = True
+                        event = _as_asked(event.response, request)
                     elif isinstance(event, ErrorEvent):
                         ended = True
                         await self._gave_up(message.turn_id, event.error.code)

@@ -19,7 +19,6 @@ _POLICY = (
 )
 _HEADERS = {
     "content-security-policy": _POLICY,
-    "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",

@@ -195,7 +195,8 @@ function recorded(id, { role, content, status, response, error }) {
   } else if (status === 'interrupted') {
     last.stopped('Interrupted');
   } else {
-    last.fail(new ApiError({ code: error ?? 'failed', message: 'This question could not be answered.' }));
+    const gone = error === 'not_found' && 'A document that this answer rested on is no longer there for you.';
+    last.fail(new ApiError({ code: error ?? 'failed', message: gone || 'This question could not be answered.' }));
   }
   return last;
 }

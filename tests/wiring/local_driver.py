@@ -12,7 +12,7 @@ from assay.config import RetrieverConfig
 from assay.documents import shapes as d
 from assay.documents import types as q
 from assay.errors import NotFound
-from assay.events import CompletedEvent, Event
+from assay.events import Event, drained
 from assay.hits import Search
 from assay.index.uploads import Uploads
 from assay.ports import AnswerStore
@@ -32,12 +32,14 @@ class LocalDriver:
         uploads: Uploads | None = None,
     ) -> None:
         self._answers, self._uploads = answers, uploads
+        self.asked: list[s.AskRequest] = []
         self._bench = Bench(ENOUGH, plan=plan)
         self._bench.llm.enqueue(*[plan] * 500)
         self._retriever, self._registry = retriever, Registry(builtin_tools())
         self._search = Search(retriever, RetrieverConfig())
 
     async def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[Event]:
+        self.asked.append(request)
         bench = self._bench
         stages = Stages(bench.expander, self._retriever, bench.judge, bench.generator, answers=self._answers)
         async with aclosing(loop.answer(request, stages, bench.config, request_id)) as events:
@@ -45,9 +47,7 @@ class LocalDriver:
                 yield event
 
     async def ask(self, request: s.AskRequest, request_id: str) -> s.AskResponse:
-        async with aclosing(self.stream(request, request_id)) as events:
-            found = [event.response async for event in events if isinstance(event, CompletedEvent)]
-        return found[0]
+        return await drained(self.stream(request, request_id))
 
     async def search(self, request: s.SearchRequest, request_id: str) -> s.SearchResponse:
         return await self._search(request, request_id)

@@ -1,7 +1,7 @@
 """A ``Driver`` that plays a script: events to yield, faults to raise, seconds to wait. It remembers what it saw."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from assay import events as ev
@@ -137,6 +137,9 @@ class ScriptedDriver:
             asked = scope.filters.value if isinstance(scope.filters.value, list) else [scope.filters.value]
             return (t.BucketInfo("contracts", len(asked), len(asked)),)
         return tuple(b for b in self.described if not scope.buckets or b.name in scope.buckets)
+
+    async def seen(self, answers: Sequence[s.AskResponse], request_id: str) -> list[bool]:
+        return [True for _ in answers]
 
     async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
         self.recalled.append((answer_id, owner))

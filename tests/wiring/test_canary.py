@@ -309,12 +309,32 @@ def test_an_answer_goes_with_what_it_rests_on(tmp_path: Path) -> None:
         httpx.Client(base_url=url, headers=headers, trust_env=False) as http,
     ):
         answer = http.post("/v1/answers", json={"question": QUESTION}).json()["id"]
+        talk = f"/v1/conversations/{http.post('/v1/conversations', json={}).json()['id']}"
+
+        def ask(question: str, key: str) -> httpx.Response:
+            return http.post(f"{talk}/messages", json={"question": question}, headers={"idempotency-key": key})
+
+        said = ask(QUESTION, "first").json()
+        assert said["citations"] and said["evidence"] is None
 
         def now(**sidecar: Any) -> int:
+            """What is said of the kept answer; of the same answer, wherever a conversation has it, the same."""
             (files / "ours.md.json").write_text(json.dumps(sidecar))
             ingest(files, index, "ours")
             searched.reload()
-            return http.get(f"/v1/answers/{answer}").status_code
+            code = http.get(f"/v1/answers/{answer}").status_code
+            again, shown = ask(QUESTION, "first"), http.get(talk).json()["messages"][1]
+            assert again.status_code == code and shown["role"] == "assistant"
+            if code == 200:
+                assert again.json() == said | {"request_id": again.json()["request_id"]}
+                assert (shown["content"], shown["response"]["citations"]) == (said["answer"]["text"], said["citations"])
+            else:
+                assert (shown["content"], shown["response"], shown["error"]) == ("", None, "not_found")
+                assert said["citations"][0]["quote"] not in http.get(talk).text
+            further = f"And in May, {sidecar}?"
+            assert ask(further, str(len(driver.asked))).status_code == 200 and driver.asked[-1].question == further
+            assert any(turn.content == QUESTION for turn in driver.asked[-1].history) == (code == 200)
+            return code
 
         assert (now(), now(allowed_groups=["hr"]), now(allowed_groups=["ops"])) == (200, 404, 200)
 

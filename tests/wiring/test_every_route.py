@@ -197,12 +197,15 @@ async def test_bodies_that_are_none(http: httpx.AsyncClient, route: Route, body:
 @each_body
 async def test_only_json_is_read_where_json_is_wanted(http: httpx.AsyncClient, route: Route) -> None:
     packed = {"content-type": "application/json", "content-encoding": "gzip"}
-    for sent in (
-        {"content-type": "text/plain"},
-        *([packed] if route.path != "/mcp" else []),
-    ):  # there it is not looked at
+    for sent in ({"content-type": "text/plain"}, packed):
         reply = await send(http, route, sent, content=json.dumps(route.body).encode())
         assert reply.status_code in (400, 415)
+
+
+@each
+async def test_no_answer_is_taken_for_another_kind(http: httpx.AsyncClient, file: KeyFile, route: Route) -> None:
+    for headers in ({}, key(file, scopes=["admin"])):
+        assert (await send(http, route, headers)).headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize("template", sorted({route.template for route in ALL}))

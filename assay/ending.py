@@ -1,6 +1,7 @@
 """The ending of one question: an answer of verified sentences, or a clarification, or a plain statement of what is missing."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -8,10 +9,11 @@ from typing import Any, get_args
 
 from ulid import ULID
 
+from assay import conflicts
 from assay import events as ev
 from assay.checking import Checking, not_covered
 from assay.clarify import no_results, resume_id
-from assay.errors import AssayError, StageTimeout
+from assay.errors import AssayError, StageFault, StageTimeout
 from assay.evidence import EvidenceSet
 from assay.generate.grammar import NOT_FOUND
 from assay.generate.split import Splitter
@@ -35,6 +37,8 @@ from assay.statements import disagree, left_out, not_written, nothing_found
 from assay.text import sentences
 from assay.tongues import language_of
 from assay.types import Draft, Evidence, GenerateEvent, GenerateRequest, GenerateStyle, Verified
+
+log = logging.getLogger(__name__)
 
 # The fallback's quote: sentences from the top passage's start, up to about this many characters.
 QUOTE_CHARS = 400
@@ -210,7 +214,14 @@ class Ending:
     async def _disagreements(self, checking: Checking, evidence: tuple[Evidence, ...]) -> AsyncGenerator[ev.Event]:
         """Where the answer rests on what another document says otherwise, that one is cited too, and both are said."""
         dating = Dating(self._run)
-        for conflict in standing(self._run.plan.query, evidence, self._citations):
+        found: tuple[conflicts.Conflict, ...] = ()
+        try:
+            found = standing(self._run.plan.query, evidence, self._citations)
+        except Exception as bug:  # whatever a text does to the look at it, the answer is there and stays
+            log.exception("no conflicts are looked for in the answer %s", self._id)
+            fault = StageFault(f"looking for conflicts failed: {type(bug).__name__}")
+            yield self._ledger.fell_back("conflicts", fault, "an answer not compared with the other documents")
+        for conflict in found:
             for side in conflict.sides:
                 if citing(side, self._citations) is None:
                     async for event in self._checked(checking, Draft(side.text, (side.evidence.slot,), side.span)):

@@ -152,7 +152,7 @@ def _value(sentence: str, found: re.Match[str]) -> Value | None:
         return Value("date", day, frozenset(), bound, found.group())
     amount = _amount(found)
     unit, told = _unit(sentence, found)
-    if unit is None or (found["tens"] and not unit):
+    if amount is None or unit is None or (found["tens"] and not unit):
         return None
     if not unit and found["digits"] and len(found["digits"]) == 4 and 1000 <= amount <= 2100:
         return Value("date", (int(amount), 0, 0), unit, bound, found.group())
@@ -173,14 +173,16 @@ def _day(found: re.Match[str]) -> tuple[int, int, int] | None:
     return None
 
 
-def _amount(found: re.Match[str]) -> float:
-    if found["digits"]:
-        amount = float(found["digits"].replace(",", ""))
-    elif found["told"]:
-        amount = float(found["told"])
+def _amount(found: re.Match[str]) -> float | None:
+    """None for words that only look like a number's: without regard to case, ``i`` finds the Turkish dotless one too."""
+    amount: float | None
+    if said := found["digits"] or found["told"]:
+        amount = float(said.replace(",", ""))
     else:
-        amount = float(_SMALL[found["tens"].casefold()] + _SMALL.get((found["ones"] or "").casefold(), 0))
-    return amount * _SCALES.get((found["scale"] or "").casefold(), 1.0)
+        words = [_SMALL.get(word.casefold()) for word in (found["tens"], found["ones"]) if word]
+        amount = None if None in words else float(sum(filter(None, words)))
+    scale = _SCALES.get(found["scale"].casefold()) if found["scale"] else 1.0
+    return None if amount is None or scale is None else amount * scale
 
 
 def _unit(sentence: str, found: re.Match[str]) -> tuple[frozenset[str] | None, str]:

@@ -77,3 +77,16 @@ def test_another_number_in_one_frame_is_found_and_the_same_in_other_digits_is_no
 def test_values_are_their_own(text: str) -> None:
     for value in values_of(text).values:
         assert same(value, value) and value.text
+
+
+# Letters that a pattern without regard to case takes for others, and that no table of words has: dotless and dotted i, long s,
+# the Kelvin sign.
+ODD = str.maketrans({"i": "ı", "I": "İ", "s": "ſ", "k": "K"})
+
+
+@settings(max_examples=150, deadline=None)
+@given(WORDS, st.sampled_from(["six", "twenty-six", "sixty-six", "5 million", "six Billion", "thirty (30)", "7"]))
+def test_letters_of_another_case_make_no_fault_and_no_other_number(text: str, number: str) -> None:
+    values_of(f"{text} {number} {text}".translate(ODD))
+    (plain,) = values_of(f"It has {number} tons.").values
+    assert {value.key for value in values_of(f"It has {number.translate(ODD)} tons.").values} <= {plain.key}

@@ -123,3 +123,10 @@ async def test_the_budget_of_calls_holds_for_dates() -> None:
     bench.config = bench.config.model_copy(update={"loop": LoopConfig(mode="agentic", tool_calls=2)})
     response = await bench.ask(DAYS, filters=FILTER, include=["tool_calls"])
     assert both_sides(response).newest is None and response.tool_calls is not None and len(response.tool_calls) <= 2
+
+
+async def test_a_fault_in_the_look_for_conflicts_leaves_the_answer_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.conflicts.values_of", lambda sentence: {}[sentence])
+    response = await bench_of().ask(DAYS)
+    assert response.status == "answered" and response.citations and response.conflicts == []
+    assert [(d.stage, d.reason) for d in response.degraded] == [("conflicts", "looking for conflicts failed: KeyError")]

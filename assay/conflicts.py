@@ -8,6 +8,7 @@ both be true (of other subjects, other years, other versions) are no conflict.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal
 
 from assay.features import NEGATION, names_in
@@ -15,7 +16,7 @@ from assay.inert import commands
 from assay.sentences import Span, sentences
 from assay.text import content_terms, names, normalise, terms
 from assay.types import Evidence
-from assay.values import Parsed, comparable, same, values_of
+from assay.values import Parsed, Value, comparable, same, values_of
 
 Kind = Literal["number", "date", "name", "negation"]
 
@@ -173,8 +174,7 @@ def _differ(a: _Read, b: _Read, named: frozenset[str], kinds: frozenset[Kind]) -
     alike = all(own <= b.known for _, own in a.names) and all(own <= a.known for _, own in b.names)
     if not alike and not named <= a.covered:
         return None
-    only_a = [v for v in a.parsed.values if not any(same(v, w) for w in b.parsed.values)]
-    only_b = [w for w in b.parsed.values if not any(same(v, w) for v in a.parsed.values)]
+    only_a, only_b = _others(a.parsed, b.parsed), _others(b.parsed, a.parsed)
     strange_a = [(run, own) for run, own in a.names if not own & b.known]
     strange_b = [(run, own) for run, own in b.names if not own & a.known]
     if a.negated == b.negated and not strange_a and not strange_b and len(only_a) == len(only_b) == 1:
@@ -191,6 +191,11 @@ def _differ(a: _Read, b: _Read, named: frozenset[str], kinds: frozenset[Kind]) -
         if _alike(a.frame - own, b.frame - other) >= ALIKE_NAMES and not _of_many(a, ours) and not _of_many(b, theirs):
             return "name", ours, theirs
     return None
+
+
+def _others(a: Parsed, b: Parsed) -> list[Value]:
+    """What ``a`` says and ``b`` does not: the first two, for more say nothing more."""
+    return list(islice((v for v in a.values if not any(same(v, w) for w in b.values)), 2))
 
 
 def _alike(a: frozenset[str], b: frozenset[str]) -> float:

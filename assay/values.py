@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from assay.text import content_terms, terms
@@ -84,6 +85,9 @@ _QUALIFIER = re.compile(
 _NEXT = re.compile(r"[\s-]*([^\W\d_][\w'’]*)")
 _BEFORE = re.compile(r"([^\W\d_][\w-]*)\s*$")
 
+# Of a sentence, so that each is read in bounded time: numbers that are looked at, and characters before one that are.
+MOST_NUMBERS, LOOK_BACK = 12, 40
+
 Kind = Literal["number", "date"]
 
 
@@ -109,13 +113,14 @@ class Parsed:
 
 
 def values_of(sentence: str) -> Parsed:
+    """Of the sentence's first ``MOST_NUMBERS`` numbers; what comes after them stays in the rest."""
     if not any(map(str.isdigit, sentence)) and _SMALL.keys().isdisjoint(re.split(r"\W+", sentence.casefold())):
         return Parsed((), sentence, frozenset())
     values: list[Value] = []
     opaque: list[str] = []
     rest: list[str] = []
     at = 0
-    for found in _FOUND.finditer(sentence):
+    for found in islice(_FOUND.finditer(sentence), MOST_NUMBERS):
         value = None if found["opaque"] else _value(sentence, found)
         rest.append(sentence[at : found.start()])
         at = found.end()
@@ -146,7 +151,7 @@ def comparable(a: Value, b: Value) -> bool:
 
 
 def _value(sentence: str, found: re.Match[str]) -> Value | None:
-    about = _QUALIFIER.search(sentence, 0, found.start())
+    about = _before(_QUALIFIER, sentence, found)
     bound = about.group(1).casefold() if about else ""
     if day := _day(found):
         return Value("date", day, frozenset(), bound, found.group())
@@ -158,6 +163,10 @@ def _value(sentence: str, found: re.Match[str]) -> Value | None:
         return Value("date", (int(amount), 0, 0), unit, bound, found.group())
     text = f"{found.group()}{told}".strip()
     return Value("number", amount, unit, bound, text)
+
+
+def _before(what: re.Pattern[str], sentence: str, found: re.Match[str]) -> re.Match[str] | None:
+    return what.search(sentence, max(0, found.start() - LOOK_BACK), found.start())
 
 
 def _day(found: re.Match[str]) -> tuple[int, int, int] | None:
@@ -193,7 +202,7 @@ def _unit(sentence: str, found: re.Match[str]) -> tuple[frozenset[str] | None, s
         return frozenset(("percent",)), ""
     if found["glued"]:
         return _stems(found["glued"]), ""
-    before = _BEFORE.search(sentence, 0, found.start())
+    before = _before(_BEFORE, sentence, found)
     label = before.group(1) if before else ""
     if label.casefold() in _LABELS:
         return None, ""

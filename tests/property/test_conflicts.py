@@ -1,11 +1,15 @@
 """Whatever the sentences are: a conflict has sides of different documents, word for word, in either order of the evidence."""
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.conflicts import find
 from assay.types import Evidence, Hit
-from assay.values import same, values_of
+from assay.values import LOOK_BACK, MOST_NUMBERS, same, values_of
 from tests.fakes import chunk
 
 WORDS = st.lists(
@@ -90,3 +94,45 @@ def test_letters_of_another_case_make_no_fault_and_no_other_number(text: str, nu
     values_of(f"{text} {number} {text}".translate(ODD))
     (plain,) = values_of(f"It has {number} tons.").values
     assert {value.key for value in values_of(f"It has {number.translate(ODD)} tons.").values} <= {plain.key}
+
+
+def steps(work: Callable[[], object]) -> int:
+    """How many functions it calls, of Python and of C."""
+    count = 0
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["section", "at least", "Acme", "pages", "-", "x"]), st.integers(1, 9), st.integers(1, 400))
+def test_what_stands_far_before_a_number_is_not_read(word: str, repeated: int, number: int) -> None:
+    before = " ".join([word] * repeated) + " " * LOOK_BACK
+    (value,) = values_of(f"{before}{number}").values
+    assert (value.unit, value.about) == (frozenset(), "")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    numbers=st.integers(20, 100), text=st.text("ab -", max_size=20), sign=st.sampled_from(["{}", "${}", "a{}", "{} of"])
+)
+def test_more_numbers_in_a_sentence_are_no_more_work(numbers: int, text: str, sign: str) -> None:
+    question = "How many days does the pump run?"
+
+    def said(count: int, first: int) -> str:
+        return f"The pump runs {text} " + " ".join(sign.format(first + n) for n in range(count))
+
+    parsed = values_of(said(numbers, 1))
+    assert len(parsed.values) + len(parsed.opaque) <= MOST_NUMBERS
+    few, many = (evidence(said(count, 1), said(count, 200)) for count in (numbers, 2 * numbers))
+    find(question, few), find(question, many)  # what is kept of texts is then kept
+    assert steps(lambda: find(question, many)) <= 3 * steps(lambda: find(question, few))

@@ -113,7 +113,7 @@ class BoundDriver:
 
     async def search(self, request: SearchRequest, request_id: str) -> SearchResponse:
         self._asked(request, document=request.doc_id)
-        found = await self._search(request.seen_by(self._grant.groups), request_id)
+        found = await self._search(self._own(request), request_id)
         self._trail.read(hit.doc_id for hit in found.hits)
         return found
 
@@ -213,10 +213,13 @@ class BoundDriver:
         return await self._driver.readiness()
 
     async def _narrowed(self, request: AskRequest, request_id: str) -> AskRequest:
-        request = request.owned_by(self._grant.owner).seen_by(self._grant.groups)
+        request = self._own(request)
         if self._grant.buckets is None:
             return request
         return self._within(request, await self.describe(Where(), request_id))
+
+    def _own(self, request: R) -> R:
+        return request.owned_by(self._grant.owner).seen_by(self._grant.groups)
 
     def _within(self, request: R, visible: tuple[BucketInfo, ...]) -> R:
         """In named buckets that it may see, or in all of those: never in none, which would mean everything."""

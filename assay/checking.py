@@ -71,7 +71,7 @@ class Checking:
             Claim(verified.text, c.quote, " > ".join(dict.fromkeys([c.title, *c.heading]))) for c in verified.citations
         )
         try:
-            work = self._run.stages.reranker.support(SupportRequest(claims, self._run.id))
+            work = self._run.stages.reranker.support(SupportRequest(claims, self._run.id, self._run.request.cache_salt))
             judged = await ledger.call("verify", work, reranker.timeout_s, ending=True)
         except AssayError as error:
             self._fault = error

@@ -166,6 +166,7 @@ class Conversation:
             tools=self._specs,
             tool_choice="none" if last else "auto",
             request_id=run.id,
+            cache_salt=run.request.cache_salt,
         )
         said = await self._ledger.call("agent", self._agent.llm.complete(request), self._config.turn_s, ending=last)
         self._ledger.usage += said.usage

@@ -276,6 +276,7 @@ class Ending:
             history=run.history[-HISTORY_TURNS:] if style == "plain" else (),
             answer_tokens=self._ledger.budget.answer_tokens,
             request_id=run.id,
+            cache_salt=run.request.cache_salt,
         )
         until = clock() + run.config.generator.timeout_s
         async with aclosing(run.stages.generator.generate(request)) as stream:

@@ -108,6 +108,7 @@ class LLMExpander:
                 max_tokens=self._config.tokens,
                 json_schema=schema,
                 request_id=request.request_id,
+                cache_salt=request.cache_salt,
             )
         )
         alone = Plan(query=request.question, usage=completion.usage)

@@ -37,7 +37,9 @@ class Relevance:
 
 
 class Method(Protocol):
-    async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
+    async def score(
+        self, question: str, passages: Sequence[str], request_id: str, cache_salt: str | None = None
+    ) -> Relevance:
         """All passages are in the engine at once. Raises ``BadModelOutput`` where none could be scored."""
         ...
 
@@ -67,10 +69,12 @@ class Likelihood:
     def __init__(self, llm: LLM, prompts: Prompts) -> None:
         self._llm, self._prompt = llm, prompts["passage"]
 
-    async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
+    async def score(
+        self, question: str, passages: Sequence[str], request_id: str, cache_salt: str | None = None
+    ) -> Relevance:
         items = [ScoreItem(self._prompt.fill(passage=passage), f" {question}") for passage in passages]
         alone = ScoreItem(NO_PASSAGE, f" {question}")
-        scores = await self._llm.score(ScoreRequest((alone, *items), request_id=request_id))
+        scores = await self._llm.score(ScoreRequest((alone, *items), request_id, cache_salt))
         first, rest = scores.items[0], scores.items[1:]
         gains = tuple(gain_of(score, first) for score in rest)
         return _checked(tuple(math.nan if gain is None else gain.mean for gain in gains), scores, gains)
@@ -83,9 +87,11 @@ class Pointwise:
     def __init__(self, llm: LLM, prompts: Prompts) -> None:
         self._llm, self._prompt = llm, prompts["pointwise"]
 
-    async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
+    async def score(
+        self, question: str, passages: Sequence[str], request_id: str, cache_salt: str | None = None
+    ) -> Relevance:
         contexts = [self._prompt.fill(question=question, passage=passage) for passage in passages]
-        return await yes(self._llm, contexts, request_id)
+        return await yes(self._llm, contexts, request_id, cache_salt)
 
 
 class Graded:
@@ -94,11 +100,13 @@ class Graded:
     def __init__(self, llm: LLM, prompts: Prompts) -> None:
         self._llm, self._prompt = llm, prompts["grade"]
 
-    async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
+    async def score(
+        self, question: str, passages: Sequence[str], request_id: str, cache_salt: str | None = None
+    ) -> Relevance:
         contexts = [self._prompt.fill(question=question, passage=passage) for passage in passages]
         grades = tuple(f" {grade}" for grade in range(BEST + 1))
         return await _choice(
-            self._llm, contexts, grades, lambda p: sum(i * x for i, x in enumerate(p)) / BEST, request_id
+            self._llm, contexts, grades, lambda p: sum(i * x for i, x in enumerate(p)) / BEST, request_id, cache_salt
         )
 
 
@@ -113,7 +121,9 @@ class Listwise:
     def __init__(self, llm: LLM, prompts: Prompts) -> None:
         self._llm, self._prompt = llm, prompts["listwise"]
 
-    async def score(self, question: str, passages: Sequence[str], request_id: str) -> Relevance:
+    async def score(
+        self, question: str, passages: Sequence[str], request_id: str, cache_salt: str | None = None
+    ) -> Relevance:
         if not passages:
             return Relevance((), (), Usage())
         listed = "\n\n".join(f"[{number}]\n{passage}" for number, passage in enumerate(passages, start=1))
@@ -126,6 +136,7 @@ class Listwise:
                 max_tokens=16 + 4 * len(passages),  # a grade and its comma are at most three tokens in any vocabulary
                 json_schema=_schema(len(passages)),
                 request_id=request_id,
+                cache_salt=cache_salt,
             )
         )
         if completion.finish_reason != "stop":
@@ -145,9 +156,9 @@ def _schema(passages: int) -> str:
     return json.dumps(schema)
 
 
-async def yes(llm: LLM, contexts: Sequence[str], request_id: str) -> Relevance:
+async def yes(llm: LLM, contexts: Sequence[str], request_id: str, cache_salt: str | None = None) -> Relevance:
     """P(yes) against P(no) after each context. Raises ``BadModelOutput`` where none could be scored."""
-    return await _choice(llm, contexts, (" no", " yes"), lambda p: p[1], request_id)
+    return await _choice(llm, contexts, (" no", " yes"), lambda p: p[1], request_id, cache_salt)
 
 
 async def _choice(
@@ -156,10 +167,11 @@ async def _choice(
     answers: Sequence[str],
     value: Callable[[Sequence[float]], float],
     request_id: str,
+    cache_salt: str | None = None,
 ) -> Relevance:
     """``value`` of the answers' probabilities among each other, for each context; one that lacks an answer's is unknown."""
     items = tuple(ScoreItem(context, answer) for context in contexts for answer in answers)
-    scores = await llm.score(ScoreRequest(items, request_id=request_id))
+    scores = await llm.score(ScoreRequest(items, request_id, cache_salt))
     rows = [scores.items[i : i + len(answers)] for i in range(0, len(items), len(answers))]
     return _checked(tuple(value(p) if (p := _among(row)) else math.nan for row in rows), scores)
 

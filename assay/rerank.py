@@ -56,7 +56,7 @@ class LLMReranker:
             self._support.fill(quote=f"{claim.heading}\n{claim.quote}".strip(), claim=claim.text)
             for claim in request.claims
         ]
-        found = await yes(self._llm, contexts, request.request_id)
+        found = await yes(self._llm, contexts, request.request_id, request.cache_salt)
         return Support(found.values, found.usage)
 
     async def rerank(self, request: RerankRequest) -> Reranked:
@@ -69,7 +69,7 @@ class LLMReranker:
         head, tail = request.hits[: self._config.candidates], request.hits[self._config.candidates :]
         size = self._config.passage_tokens
         passages = [passage(request.question, hit, size, self._tokenizer) for hit in head]
-        found = await self._method.score(request.question, passages, request.request_id)
+        found = await self._method.score(request.question, passages, request.request_id, request.cache_salt)
         order = blend([hit.score for hit in head], found.values, self._config.weight)
         bound = self._config.threshold
         ranked = [

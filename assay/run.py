@@ -186,6 +186,7 @@ class Run(Searching):
                 steps=self._may_decide(),
                 today=datetime.now(UTC).date().isoformat(),
                 request_id=self.id,
+                cache_salt=self.request.cache_salt,
             )
         )
 
@@ -344,7 +345,7 @@ class Run(Searching):
         if self.round == 1 and (why := self.config.reranker.uncalibrated):
             said.append(self.ledger.fell_back("reranker", f"not calibrated: {why}", "weights that are no model's own"))
         if self.reranks:
-            request = RerankRequest(self.plan.query, hits, len(hits), self.id)
+            request = RerankRequest(self.plan.query, hits, len(hits), self.id, self.request.cache_salt)
             try:
                 work = self.stages.reranker.rerank(request)
                 done = await self.ledger.call("rerank", work, self.config.reranker.timeout_s)

@@ -1,5 +1,6 @@
 """The shapes that every door shares (HTTP, SSE, Python handle): requests, responses and their parts, with bounds."""
 
+import hashlib
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -339,6 +340,23 @@ class Asked(Shape):
     """What somebody asks. The groups that they hold are no field: a door says so, from the key, and no body can."""
 
     _groups: Groups = PrivateAttr(())
+    _owner: str = PrivateAttr("")
+
+    @property
+    def owner(self) -> str:
+        """Who may read the answer again. No field either."""
+        return self._owner
+
+    def owned_by(self, owner: str) -> Self:
+        request = self.model_copy()
+        request._owner = owner
+        return request
+
+    @property
+    def cache_salt(self) -> str | None:
+        """By which an engine's prefix cache is divided, so that no delay tells one owner how another's prompts begin; None
+        without keys."""
+        return hashlib.sha256(f"cache of {self._owner}".encode()).hexdigest()[:32] if self._owner else None
 
     @property
     def groups(self) -> Groups:
@@ -375,17 +393,6 @@ class AskRequest(Asked):
 
     _question = field_validator("question")(_speakable)
     _whole = field_validator("top_k", mode="before")(whole)
-    _owner: str = PrivateAttr("")
-
-    @property
-    def owner(self) -> str:
-        """Who may read the answer again. No field: a door says so, from the key, and no body can."""
-        return self._owner
-
-    def owned_by(self, owner: str) -> "AskRequest":
-        request = self.model_copy()
-        request._owner = owner
-        return request
 
 
 class PlanState(Shape):

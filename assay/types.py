@@ -334,6 +334,7 @@ class PlanRequest:
     steps: tuple[Step, ...] = STEPS
     today: str = ""
     request_id: str = ""
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +395,7 @@ class RerankRequest:
     hits: tuple[Hit, ...]
     keep: int
     request_id: str = ""
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,6 +458,7 @@ class Claim:
 class SupportRequest:
     claims: tuple[Claim, ...]
     request_id: str = ""
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,6 +483,7 @@ class GenerateRequest:
     answer_tokens: int
     history: tuple[Message, ...] = ()
     request_id: str = ""
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

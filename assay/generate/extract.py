@@ -141,7 +141,7 @@ class ExtractGenerator:
     ) -> tuple[NDArray[np.float64], Usage]:
         """Log-probability per token of the question after each sentence; NaN for one that could not be scored."""
         items = tuple(ScoreItem(self._passage.fill(passage=c.read), f" {request.question}") for c in pool)
-        scores = await self._llm.score(ScoreRequest(items, request_id=request.request_id))
+        scores = await self._llm.score(ScoreRequest(items, request.request_id, request.cache_salt))
         if all(s.fault is not None for s in scores.items):
             raise BadModelOutput(f"No sentence could be scored: {scores.items[0].fault}")
         return np.array([s.mean if s.fault is None else math.nan for s in scores.items]), scores.usage

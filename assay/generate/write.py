@@ -78,7 +78,9 @@ class WritingGenerator:
         evidence = "Evidence:\n" + "\n\n".join(text for _, text in shown) + "\n\n" if shown else ""
         turns = [replace(message, content=inert(message.content)) for message in request.history]
         messages = (Message("system", system), *turns, Message("user", evidence + asked))
-        completion = CompletionRequest(messages, request.answer_tokens, request_id=request.request_id)
+        completion = CompletionRequest(
+            messages, request.answer_tokens, request_id=request.request_id, cache_salt=request.cache_salt
+        )
         return self._bound(completion, request, [e for e, _ in shown]), slots
 
     def _bound(

@@ -239,6 +239,7 @@ async def test_a_key_narrows_what_is_asked(http: httpx.AsyncClient, file: KeyFil
     assert [asked.buckets for asked in driver.asked] == [["contracts"]] * 4
     found = (await http.post("/v1/search", json=QUESTION, headers=bound)).json()
     assert found["explain"]["total_rows"] == 4000
+    assert len(salts := {asked.cache_salt for asked in (*driver.asked, *driver.searched)}) == 1 and None not in salts
     names = [m["id"] for m in (await http.get("/v1/models", headers=bound)).json()["data"]]
     assert "assay/contracts" in names and not any("secret" in name for name in names)
 

@@ -1,17 +1,21 @@
 """A plan narrows what a request allows, whoever made it: it never widens it, and is given up where it leaves nothing."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from assay.budget import Budget
+from assay.config import RerankerConfig, RerankMethod
 from assay.errors import InvalidFilter, StageUnavailable
-from assay.schemas import And, Filter, Predicate
+from assay.events import CompletedEvent
+from assay.generate import WritingGenerator
+from assay.rerank import LLMReranker
+from assay.schemas import And, AskRequest, Filter, Predicate
 from assay.searching import merged
 from assay.types import BucketInfo, Explain, FieldInfo, Hit, Plan, PlanRequest, Scope, SearchQuery, SearchResult
-from tests.fakes import ListRetriever, chunk
-from tests.wiring.loop.test_loop import ENOUGH, MARS, MOON, SUN, Bench, stages_of
+from tests.fakes import ListRetriever, WordTokenizer, chunk
+from tests.wiring.loop.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench, Judge, stages_of
 
 pytestmark = pytest.mark.anyio
 
@@ -161,3 +165,31 @@ async def test_buckets_that_cannot_be_described_leave_a_plan_without_them() -> N
     )
     response = await made.ask()
     assert response.status == "answered" and response.degraded[0].fallback == "a plan without buckets and filters"
+
+
+async def salts(owner: str, method: RerankMethod, style: str) -> set[str | None]:
+    made = Bench(ENOUGH)
+    config = RerankerConfig(method=method, support="model")
+    made.config = made.config.model_copy(update={"reranker": config})
+    made.judge = Judge(made.llm, ENOUGH)
+    made.judge._reranker = LLMReranker(made.llm, WordTokenizer(), config)
+    if method == "listwise":
+        made.llm.enqueue('{"grades": [9, 1, 1]}')
+    if style == "prose":
+        made.generator = WritingGenerator(made.llm, WordTokenizer(), made.config.generator)
+        made.llm.enqueue("The gravity of the Moon causes the ocean tides [E1].")
+    request = AskRequest.model_validate({"question": QUESTION, "style": style}).owned_by(owner)
+    last = [event async for event in made.stream(request)][-1]
+    assert isinstance(last, CompletedEvent)
+    assert len(made.llm.history) >= 3, "planned, reranked, written"
+    return {asked.cache_salt for asked in made.llm.history}
+
+
+@pytest.mark.parametrize("style", ["extract", "prose"])
+@pytest.mark.parametrize("method", get_args(RerankMethod))
+async def test_no_owner_shares_an_engines_cache_with_another(method: RerankMethod, style: str) -> None:
+    """Each call of a question carries its owner's salt; without keys there is none."""
+    (a,), (again,), (b,) = [await salts(owner, method, style) for owner in ("acme", "acme", "acme:1f2e")]
+    assert a == again and a != b and None not in (a, b)
+    assert a is not None and "acme" not in a
+    assert await salts("", method, style) == {None}

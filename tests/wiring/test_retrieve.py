@@ -196,7 +196,7 @@ def test_a_bug_is_not_degraded(index: Path) -> None:
 @pytest.mark.parametrize("more", [{"link_hop": True}, {"facets": ("title",)}, {"context_chars": 50}])
 def test_what_may_take_long_is_done_beside_the_loop(index: Path, more: dict[str, Any]) -> None:
     """So that nobody else waits for it: the work is a search thread's wherever it is not sure to be short."""
-    before = {thread.ident for thread in threading.enumerate()}
+    before = set(threading.enumerate())  # the threads themselves: the number of one that ended is given again
     r = retriever(index)
     search(r, SearchQuery(("pump water",), buckets=("docs",)))
     assert not _searchers(before), "a quick one needs no thread"
@@ -204,9 +204,8 @@ def test_what_may_take_long_is_done_beside_the_loop(index: Path, more: dict[str,
     assert _searchers(before)
 
 
-def _searchers(before: set[int | None]) -> list[str]:
-    threads = (thread for thread in threading.enumerate() if thread.ident not in before)
-    return [thread.name for thread in threads if thread.name.startswith("search")]
+def _searchers(before: set[threading.Thread]) -> list[str]:
+    return [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("search")]
 
 
 def test_bad_variants_do_not_hurt(index: Path) -> None:

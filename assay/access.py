@@ -55,9 +55,10 @@ class Grant:
 
     @property
     def owner(self) -> str:
-        """Of what its holder leaves behind: a key of the same tenant that sees something else must not read its answers."""
+        """Of what its holder leaves behind: a key of the same tenant that sees something else must not read its answers, nor,
+        without keys, somebody who is said to be in other groups."""
         sees = (self.buckets, self.groups)
-        if sees == (None, ()) or not self.tenant:
+        if sees == (None, () if self.tenant else None):
             return self.tenant
         return f"{self.tenant}:{hashlib.sha256(repr(sees if self.groups != () else self.buckets).encode()).hexdigest()[:32]}"
 

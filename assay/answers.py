@@ -17,6 +17,7 @@ from assay.schemas import AnswerRecord
 T = TypeVar("T")
 
 BUSY_S = 2.0
+_PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", "PRAGMA secure_delete = ON")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, owner TEXT, at REAL, record BLOB)"""
@@ -63,11 +64,14 @@ class SqliteAnswers:
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.touch(0o600)
-            self._connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute("PRAGMA secure_delete = ON")
-            self._connection.execute(_SCHEMA)
+            connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
+            try:
+                for set_up in (*_PRAGMAS, _SCHEMA):
+                    connection.execute(set_up)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection  # once it is as it must be: what failed here is done with the next call
         return self._connection
 
     def _put(self, db: sqlite3.Connection, answer_id: str, owner: str, body: bytes) -> None:

@@ -194,8 +194,15 @@ class Spool:
             os.truncate(self._log(id_), whole)
 
     def say(self, id_: str, events: Iterable[Said]) -> None:
-        with self._log(id_).open("ab") as file:
-            file.write(b"".join(map(self._line, events)))
+        """All of it or, where the disk does not take it, nothing: half a line would make the next one unreadable."""
+        with self._log(id_).open("ab", buffering=0) as file:
+            whole, lines = file.tell(), memoryview(b"".join(map(self._line, events)))
+            try:
+                while lines:
+                    lines = lines[file.write(lines) :]
+            except OSError:
+                file.truncate(whole)
+                raise
 
     def touch(self, id_: str) -> None:
         """Say that the job is being worked on."""

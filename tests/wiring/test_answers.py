@@ -1,10 +1,12 @@
 """The store of answers: what is put is got, as many and as long as the config says, and a fault is one."""
 
+import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 
+from assay import answers
 from assay.answers import SqliteAnswers, store_of
 from assay.answers_postgresql import PostgresqlAnswers
 from assay.config import AnswersConfig
@@ -58,6 +60,23 @@ async def test_a_file_that_is_no_store_is_a_fault(tmp_path: Path) -> None:
         await store.put(record(1), "a")
     with pytest.raises(StageUnavailable):
         await store.get("ans_1", "a")
+
+
+async def test_a_file_that_another_holds_at_first_is_made_use_of_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "BUSY_S", 0.1)
+    path = tmp_path / "answers.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    store = SqliteAnswers(path, 2, 1)
+    with pytest.raises(StageUnavailable):
+        await store.put(record(1), "a")
+    other.execute("ROLLBACK")
+    await store.put(record(1), "a")
+    assert await store.get("ans_1", "a") == record(1)
+    await store.close()
+    other.close()
 
 
 async def test_drivers_on_several_nodes_share_a_database(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What becomes of an upload: a job that is told in events, and outlives whoever works on it."""
 
 import asyncio
+import resource
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -144,6 +145,23 @@ async def test_what_ends_a_run_is_told_without_its_secrets(bench: Bench) -> None
         assert done.error is not None and (done.error.code, "boom" in done.error.message) == ("internal", False)
         bench.encoder.fault = None
         assert (await ended(http, await uploaded(http, "docs", PUMP))).status == "completed"
+
+
+async def test_what_a_full_disk_does_not_take_leaves_no_half_of_a_line(bench: Bench) -> None:
+    spool = Spool(Path(bench.documents.path))
+    async with in_process(make_api(LocalDriver(bench.retriever), bench.config)) as http:
+        del http.headers["content-type"]
+        job = await uploaded(http, "docs", PUMP)
+    running, said = JobStatusEvent(state="running"), len(spool.log(job.id))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (spool.size(job.id) + 30, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            spool.say(job.id, [running])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    spool.say(job.id, [running])
+    assert [record.event for record in spool.log(job.id)[said:]] == [running]
 
 
 async def test_a_job_waits_for_another_writer(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from assay.checking import Checking, not_covered
 from assay.clarify import no_results, resume_id
 from assay.errors import AssayError, StageFault, StageTimeout
 from assay.evidence import EvidenceSet
-from assay.generate.grammar import NOT_FOUND
+from assay.generate.grammar import finds_nothing
 from assay.generate.split import Splitter
 from assay.generate.write import LEAST_TOKENS
 from assay.reconcile import Dating, citing, standing, told
@@ -123,7 +123,7 @@ class Ending:
     def _unfounded(self) -> bool:
         """Whether the model of the conversation answers, and nothing of it stands on the evidence."""
         said = self._run.said
-        return said is not None and not self._sentences and said.strip() != NOT_FOUND
+        return said is not None and not self._sentences and not finds_nothing(said)
 
     async def _instead(self) -> AsyncGenerator[ev.Event]:
         reason = "no sentence of its answer is borne out by the evidence"
@@ -263,6 +263,8 @@ class Ending:
     async def _drafts(self, evidence: tuple[Evidence, ...], style: GenerateStyle) -> AsyncGenerator[GenerateEvent]:
         """The generator's events, under one deadline for all of them together; or what the conversation ended with."""
         if self._run.said is not None and style != "plain":
+            if finds_nothing(self._run.said):
+                return
             splitter = Splitter("prose", [e.slot for e in evidence])
             whole = splitter.feed(self._run.said)
             for draft in whole if self._run.cut_off else (*whole, *splitter.end()):

@@ -12,12 +12,19 @@ from assay.schemas import WrittenStyle
 from assay.types import Evidence
 
 NOT_FOUND = "The evidence does not answer this."
+_MARKS = " \t\n-*+•|>#\"'“"  # of a list, a row, a quote or emphasis
 _STOP = "[.!?。！？।؟]"
 # No bracket that could look like a citation, no line of its own, and nothing that begins a block of Markdown.
 _FIRST, _REST = r"[^\s\[\]【】|`*#-]", r"[^\[\]【】\n]"
 _CELL = r"[^\s\[\]【】|\n][^\[\]【】|\n]{0,80}"
 # As the above without quotation marks, for grammars in which these belong to quotes.
 _FREE_FIRST, _FREE = r"[^\s\[\]【】|`*#\"“”«»「」-]", r"[^\[\]【】\n\"“”«»「」]"
+
+
+def finds_nothing(said: str) -> bool:
+    """Whether it begins with ``NOT_FOUND``, whatever mark stands before that. What follows is not believed: an answer that
+    begins so is none."""
+    return said.lstrip(_MARKS).startswith(NOT_FOUND)
 
 
 def regex(style: WrittenStyle, slots: Sequence[str], most: int) -> str:

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from assay.generate.grammar import finds_nothing
 from assay.markers import read_markers
 from assay.sentences import sentences
 from assay.types import Draft, Form, GenerateStyle
@@ -96,6 +97,10 @@ class Splitter:
     # ---- what it holds ----------------------------------------------------------------------------------------------
 
     def _drafts(self, raw: str) -> list[Draft]:
+        """Without what says that there is no answer: no passage can bear it."""
+        return [draft for draft in self._units(raw) if not finds_nothing(draft.text)]
+
+    def _units(self, raw: str) -> list[Draft]:
         text, cited, _ = read_markers(raw, self._slots)
         if not text:
             return []

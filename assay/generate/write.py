@@ -7,7 +7,7 @@ from dataclasses import replace
 from assay.config import GeneratorConfig
 from assay.errors import BadModelOutput
 from assay.generate.extract import fell_back
-from assay.generate.grammar import NOT_FOUND, lark, regex
+from assay.generate.grammar import NOT_FOUND, finds_nothing, lark, regex
 from assay.generate.split import Splitter
 from assay.inert import inert, passage
 from assay.llm.endpoint import Capability
@@ -23,7 +23,7 @@ TEMPLATE_TOKENS = 64
 
 
 class WritingGenerator:
-    """``NOT_FOUND``, and nothing else, gives no draft at all: the loop then says that the documents do not answer."""
+    """``NOT_FOUND``, and what begins with it, gives no draft at all: the loop then says that the documents do not answer."""
 
     def __init__(
         self,
@@ -50,15 +50,17 @@ class WritingGenerator:
             async for delta in deltas:
                 if delta.reasoning:
                     yield GenerateEvent(reasoning=delta.reasoning)
-                if len(started) < len(NOT_FOUND):
+                if len(started) < 2 * len(NOT_FOUND):
                     started = (started + delta.text).lstrip()
-                for draft in splitter.feed(delta.text):
+                for draft in () if finds_nothing(started) else splitter.feed(delta.text):
                     yield GenerateEvent(draft=draft)
                     drafted += 1
                 reason = delta.finish_reason or reason
                 if delta.usage is not None:
                     yield GenerateEvent(usage=delta.usage)
-        if reason == "stop" and not started.startswith(NOT_FOUND):
+        if reason in ("stop", "length") and finds_nothing(started):
+            return
+        if reason == "stop":
             for draft in splitter.end():
                 yield GenerateEvent(draft=draft)
                 drafted += 1
@@ -67,7 +69,7 @@ class WritingGenerator:
         elif reason != "stop":
             limit = f" within {request.answer_tokens} tokens" if reason == "length" else f" ({reason or 'broken off'})"
             raise BadModelOutput(f"The model did not finish its answer{limit}.")
-        elif not drafted and not started.startswith(NOT_FOUND):
+        elif not drafted:
             raise BadModelOutput("The model wrote no answer.")
 
     def _completion(self, request: GenerateRequest) -> tuple[CompletionRequest, list[str]]:

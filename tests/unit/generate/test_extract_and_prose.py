@@ -13,7 +13,7 @@ from assay.errors import BadModelOutput, StageUnavailable
 from assay.generate import ExtractGenerator, WritingGenerator
 from assay.generate.extract import MAX_CHARS, candidates
 from assay.generate.grammar import NOT_FOUND, regex
-from assay.schemas import Usage
+from assay.schemas import Usage, WrittenStyle
 from assay.types import (
     CompletionRequest,
     Delta,
@@ -115,10 +115,14 @@ async def test_prose_gives_sentences_as_they_end() -> None:
     assert re.fullmatch(asked.regex, "The Moon's gravity causes the tides [E1].")
 
 
-async def test_prose_that_finds_nothing_drafts_nothing() -> None:
-    generator = WritingGenerator(ScriptedLLM(NOT_FOUND), WordTokenizer(), GeneratorConfig())
-    events = await drain(generator, request(TIDES, style="prose"))
-    assert not any(event.draft for event in events)
+@pytest.mark.parametrize("style", ["prose", "list", "table"])
+@pytest.mark.parametrize("mark", ["", "\n", "- ", "| "])
+@pytest.mark.parametrize("more", ["", "\n", " [E1]\n", "\n- The Moon causes the tides [E1]\n| a | b |\n"])
+async def test_what_finds_nothing_drafts_nothing(style: WrittenStyle, mark: str, more: str) -> None:
+    for reason in ("stop", "length"):
+        generator = WritingGenerator(Ends(mark + NOT_FOUND + more, reason), WordTokenizer(), GeneratorConfig())
+        events = await drain(generator, request(TIDES, style=style))
+        assert not any(event.draft for event in events)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from assay.generate.grammar import NOT_FOUND
 from assay.generate.split import MOST_CHARS, Splitter
 from assay.types import Draft, GenerateStyle
 
@@ -81,3 +82,8 @@ def test_a_cut_for_length_leaves_characters_and_citations_whole(sign: str) -> No
         drafts = split("prose", ["x" * lead + "[E1, E2]" + "y" * MOST_CHARS])
         assert {slot for draft in drafts for slot in draft.slots} == {"E1", "E2"}
         assert not any("[" in draft.text or "]" in draft.text for draft in drafts)
+
+
+def test_that_nothing_is_found_is_no_unit_of_an_answer() -> None:
+    said = f"The Moon causes the tides [E1]. {NOT_FOUND} The Sun is far [E1]."
+    assert [draft.text for draft in split("prose", [said])] == ["The Moon causes the tides.", "The Sun is far."]

@@ -7,9 +7,9 @@ import pytest
 from assay.generate import WritingGenerator
 from assay.generate.grammar import NOT_FOUND
 from assay.schemas import AskResponse
-from tests.fakes import WordTokenizer
+from tests.fakes import WordTokenizer, chunk
 from tests.wiring.loop.test_converse import Table, calls, find
-from tests.wiring.loop.test_loop import ENOUGH, QUESTION, Bench, more
+from tests.wiring.loop.test_loop import ENOUGH, MARS, QUESTION, SUN, Bench, more
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +57,19 @@ async def test_follow_ups_are_among_what_was_searched() -> None:
     response = await bench.ask("ocean", style="prose", buckets=["docs"], include=["state"], options={"rerank": False})
     said_plainly(response)
     assert response.answer is not None and "'moons of Mars'" in response.answer.text
+
+
+@pytest.mark.parametrize("style", ["prose", "list", "table"])
+@pytest.mark.parametrize("more", ["", " [E1]", "\nThe respondent need not answer the claim [E1]."])
+async def test_no_passage_bears_that_there_is_no_answer(style: str, more: str) -> None:
+    court = chunk(1, "The witness did not give evidence, and the respondent need not answer the claim.", "Hearing")
+    question, options = "What evidence did the witness give the respondent?", {"rerank": False}
+    table = Table(calls(find("witness evidence")), NOT_FOUND + more, chunks=(court, MARS, SUN))
+    said_plainly(await table.ask(question, buckets=["docs"], include=["state"], options=options))
+    bench = Bench(ENOUGH, chunks=(court, MARS, SUN))
+    bench.generator = WritingGenerator(bench.llm, WordTokenizer(), bench.config.generator, can=frozenset())
+    bench.llm.enqueue(f"{NOT_FOUND}{more}\n")
+    said_plainly(await bench.ask(question, style=style, buckets=["docs"], include=["state"], options=options))
 
 
 @pytest.mark.parametrize("answer", [NOT_FOUND, UNFOUNDED["prose"]])

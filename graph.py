@@ -13,6 +13,7 @@ from assay.keys import keyring_of
 from assay.models import resolve_model
 from assay.templates import Prompts
 from assay.tools import Registry
+from deployments.database import check_databases
 from deployments.driver import Driver
 from deployments.engine import build_engine, model_of
 from deployments.expander import Expander
@@ -30,6 +31,7 @@ def build_app(args: AppConfig) -> Application:
     """Resolves the models first: what is wrong with the config is said here, not by replicas that restart."""
     keyring_of(args.ingress)
     Audit(args.ingress.audit).close()
+    check_databases(args)
     cache = Path(args.cache).expanduser()
     models = {name: model_of(engine, cache) for name, engine in args.engines.items()}
     engines = {name: build_engine(name, engine, models[name]) for name, engine in args.engines.items()}

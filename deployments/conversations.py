@@ -35,11 +35,11 @@ from deployments.sse import Slots
 
 
 def open_store(config: ConversationsConfig) -> Store:
-    """The store; its schema is made or brought up to date with its first use. Raises ``SetupError``: no DSN is given."""
+    """The store; its schema is made or brought up to date with its first use. Raises ``SetupError``: no URL is given."""
     from assay.conversations.database import Database, sqlite
 
     if config.store == "postgresql":
-        return Store(shared_database(config.dsn_env, "conversations"), config.lease_s)
+        return Store(shared_database(config.dsn_env, "ingress.conversations"), config.lease_s)
     path = Path(config.path).expanduser() if config.store == "sqlite" else None
     return Store(Database(sqlite(path)), config.lease_s)
 

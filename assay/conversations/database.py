@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -22,7 +22,11 @@ T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
 
 TIMEOUT_S = 10
+CONNECTIONS = (
+    3  # of a replica to PostgreSQL, which by default has 100 for everybody; a piece of work takes milliseconds
+)
 _MIGRATION_LOCK = 0x4153_5341  # any number, the same in every replica
+_KINDS = ("postgresql", "postgres")
 _PARAMETERS = frozenset(("host", "port"))  # of a URL's query, as SQLAlchemy reads them
 _MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -58,18 +62,29 @@ def _sqlite_begin(connection: sa.Connection) -> None:
 def postgresql(dsn: str) -> AsyncEngine:
     """``dsn``: a URL that names a database (``postgresql://...``, also with ``?sslmode=``); the driver is asyncpg.
 
-    Raises ``SetupError`` for any other parameter, which the driver would refuse with each connection."""
-    url = sa.make_url(dsn).set(drivername="postgresql+asyncpg")
+    Raises ``SetupError``, without the URL's text, which has the password: it is none, is of another database, or has a
+    parameter that the driver would refuse with each connection."""
+    try:
+        url = sa.make_url(dsn)
+    except (ArgumentError, ValueError):
+        raise SetupError("the database's URL must be like postgresql://USER:PASSWORD@HOST:PORT/NAME") from None
+    if (kind := url.get_backend_name()) not in _KINDS:
+        raise SetupError(f"the database's URL begins with '{kind[:40]}'", allowed=_KINDS)
     query = dict(url.query)
     options: dict[str, Any] = {"timeout": TIMEOUT_S / 2, "command_timeout": TIMEOUT_S}
     if mode := query.pop("sslmode", None):
         options["ssl"] = mode
     if unknown := sorted(set(query) - _PARAMETERS):
         known = tuple(sorted({"sslmode", *_PARAMETERS}))
-        message = f"the database's URL has the parameter '{unknown[0][:40]}'; there are {', '.join(known)}"
-        raise SetupError(message, "conversations", known)
-    url = url.set(query=query)
-    return create_async_engine(url, pool_pre_ping=True, pool_timeout=TIMEOUT_S / 2, connect_args=options)
+        raise SetupError(f"the database's URL has the parameter '{unknown[0][:40]}'", allowed=known)
+    return create_async_engine(
+        url.set(drivername="postgresql+asyncpg", query=query),
+        pool_pre_ping=True,
+        pool_size=CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=TIMEOUT_S / 2,
+        connect_args=options,
+    )
 
 
 class Database:

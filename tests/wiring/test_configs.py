@@ -26,6 +26,7 @@ from ray.serve.schema import (
 import graph
 from assay import serve_config
 from assay.config import AppConfig, EngineConfig
+from assay.conversations.database import CONNECTIONS
 from assay.errors import SetupError
 from assay.keys import KeyFile
 from deployments.engine import build_engine
@@ -228,6 +229,13 @@ def test_cluster_scales_every_stage_and_engine() -> None:
     assert all(engine.max_replicas > 1 for engine in AppConfig.model_validate(raw["args"]).engines.values())
 
 
+def test_the_cluster_leaves_its_database_connections() -> None:
+    """PostgreSQL's own limit is 100, three of them for its superuser; a few more are of replicas that are replaced."""
+    app = load(ROOT / "configs" / "cluster.yaml")["applications"][0]
+    most = {i["name"]: i["autoscaling_config"]["max_replicas"] for i in app["deployments"] if i["name"] not in ALONE}
+    assert CONNECTIONS * (most["Ingress"] + most["Driver"]) <= 0.8 * 97
+
+
 def test_no_path_of_the_cluster_is_of_one_node() -> None:
     """What a replica writes there, one on another node must find."""
     args = AppConfig.model_validate(load(ROOT / "configs" / "cluster.yaml")["applications"][0]["args"])
@@ -254,7 +262,7 @@ def test_the_defaults_build() -> None:
     assert deployment(graph.build_app(AppConfig())).name == "Ingress"
 
 
-def test_the_config_builds(path: Path, tmp_path: Path) -> None:
+def test_the_config_builds(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = serve_config.load(path).app
     keys = tmp_path / "keys.json"
     app = app.model_copy(update={"ingress": app.ingress.model_copy(update={"keys": str(keys)})})
@@ -262,7 +270,22 @@ def test_the_config_builds(path: Path, tmp_path: Path) -> None:
         with pytest.raises(SetupError, match="keys create"):
             graph.build_app(app)
         KeyFile(keys).create("a", None, ["ask"], 60, 2)
+    monkeypatch.setenv("ASSAY_DATABASE_URL", "postgresql://assay@db.example/assay")
     assert deployment(graph.build_app(app)).name == "Ingress"
+
+
+@pytest.mark.parametrize("section", ["answers", "ingress.conversations"])
+def test_a_database_without_its_url_is_said_before_a_replica_starts(
+    section: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: dict[str, Any] = {"store": "postgresql"}
+    args = {"answers": shared} if section == "answers" else {"ingress": {"conversations": shared}}
+    monkeypatch.delenv("ASSAY_DATABASE_URL", raising=False)
+    with pytest.raises(SetupError, match=rf"{section}\.store .* no ASSAY_DATABASE_URL"):
+        graph.build_app(AppConfig.model_validate(args))
+    monkeypatch.setenv("ASSAY_DATABASE_URL", "nonsense")
+    with pytest.raises(SetupError, match=rf"{section}\.store .* ASSAY_DATABASE_URL.*must be like postgresql://"):
+        graph.build_app(AppConfig.model_validate(args))
 
 
 def test_engine_queues_are_bounded(path: Path) -> None:

@@ -16,7 +16,7 @@ from assay import errors as er
 from assay import events as ev
 from assay import schemas as s
 from assay.config import ConversationsConfig, IngressConfig
-from assay.conversations.database import Database, postgresql, sqlite
+from assay.conversations.database import CONNECTIONS, Database, postgresql, sqlite
 from assay.conversations.shapes import Rename
 from assay.conversations.store import Store
 from assay.conversations.tables import ANSWERS, METADATA, TURNS
@@ -242,8 +242,28 @@ async def test_an_id_that_is_no_text_is_not_found(store: Store) -> None:
 
 def test_a_hosted_databases_url_is_taken_and_another_parameter_is_named() -> None:
     postgresql("postgresql://u:p@db.example/x?sslmode=require")
-    with pytest.raises(er.SetupError, match=r"'ssl_mode'.*sslmode"):
+    postgresql("postgres://u:p@db.example/x")
+    with pytest.raises(er.SetupError, match="'ssl_mode'") as caught:
         postgresql("postgresql://u:p@db.example/x?ssl_mode=require")
+    assert caught.value.allowed == ("host", "port", "sslmode")
+
+
+@pytest.mark.parametrize("dsn", ["s3cret", "postgresql//u:s3cret@h/x", "postgresql://u:s3cret@h:s3cret/x"])
+def test_what_is_no_url_is_said_without_its_password(dsn: str) -> None:
+    with pytest.raises(er.SetupError, match="must be like postgresql://") as caught:
+        postgresql(dsn)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_url_of_another_database_is_refused() -> None:
+    with pytest.raises(er.SetupError, match="begins with 'mysql'") as caught:
+        postgresql("mysql://u:s3cret@h/x")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_replica_holds_few_connections() -> None:
+    pool: Any = postgresql("postgresql://u:p@db.example/x").pool
+    assert (pool.size(), pool._max_overflow) == (CONNECTIONS, 0)
 
 
 @pytest.mark.parametrize("title", ["a\0b", "x" * 201])

@@ -13,6 +13,7 @@ import pytest
 import ray
 import yaml
 from pydantic import BaseModel, ValidationError
+from ray._private.authentication.authentication_token_setup import _get_default_token_path
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import (
@@ -419,9 +420,34 @@ def cluster_downloads(command: str, *, gpu: bool) -> dict[str, str]:
     return {model: file for model, _, file in (line.partition(" ") for line in done.stdout.splitlines())}
 
 
+def test_every_node_of_the_cluster_has_one_token_and_asks_for_it() -> None:
+    """In the containers: of the nodes' Rays, and of what ``ray exec`` runs there."""
+    raw = load(CLUSTER)
+    assert "--env=RAY_AUTH_MODE=token" in raw["docker"]["run_options"]
+    (token,) = [local for remote, local in raw["file_mounts"].items() if remote == "~/.ray/auth_token"]
+    assert Path(token).expanduser() == _get_default_token_path()
+    assert "ray get-auth-token --generate" in (ROOT / "README.md").read_text()
+    starts = [*raw["head_start_ray_commands"], *raw["worker_start_ray_commands"]]
+    assert not any("RAY_AUTH" in command for command in starts), "what ray exec runs would not have it"
+
+
+def test_the_databases_url_reaches_the_containers() -> None:
+    """By a file that is there before a container starts, on what every node mounts."""
+    options = load(CLUSTER)["docker"]["run_options"]
+    (file,) = [option.removeprefix("--env-file=") for option in options if option.startswith("--env-file=")]
+    mounted = [
+        option.removeprefix("--volume=").partition(":")[0] for option in options if option.startswith("--volume=")
+    ]
+    assert any(Path(file).is_relative_to(folder) for folder in mounted)
+    app = serve_config.load(ROOT / "configs" / "cluster.yaml").app
+    for name in {app.answers.dsn_env, app.ingress.conversations.dsn_env}:
+        assert all(f"{name}=postgresql://" in path.read_text() for path in (CLUSTER, ROOT / "README.md"))
+        assert file in (ROOT / "README.md").read_text()
+
+
 def test_the_commands_in_the_readme_are_those_of_the_cluster() -> None:
     commands = re.findall(r"^#   (ray .*?)(?:   .*)?$", CLUSTER.read_text(), re.M)
-    assert len(commands) == 4
+    assert len(commands) == 5
     readme = (ROOT / "README.md").read_text()
     assert [command for command in commands if command not in readme] == []
 

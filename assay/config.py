@@ -25,6 +25,9 @@ class EngineConfig(_Config):
     device: Literal["cpu", "gpu"] = "cpu"
     accelerator_type: str | None = Field(default=None, description="Ray accelerator type, such as L4, A100 or H100.")
     tensor_parallel: int = Field(default=1, ge=1, le=64)
+    node_labels: Mapping[str, str] = Field(
+        default={}, description="Labels that a node must have to hold a replica; none: any node with the GPUs."
+    )
     capable: bool | None = Field(
         default=None,
         description="Large enough to plan a search in words; none: every model but the embedded one. See docs/stages.md.",

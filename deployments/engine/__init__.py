@@ -79,7 +79,9 @@ def _placement(config: EngineConfig) -> dict[str, Any]:
         actor["runtime_env"] = {"env_vars": {"VLLM_RAY_PER_WORKER_GPUS": str(worker["GPU"])}}
     if config.accelerator_type:
         worker[f"accelerator_type:{config.accelerator_type}"] = 0.001
+    labels = {"placement_group_bundle_label_selector": [dict(config.node_labels)]} if config.node_labels else {}
     return {
+        **labels,
         "ray_actor_options": actor,
         "placement_group_bundles": [{"CPU": 1.0, **worker}, *([worker or {"CPU": 1.0}] * (config.tensor_parallel - 1))],
         "placement_group_strategy": "STRICT_PACK",

@@ -14,6 +14,11 @@ import ray
 import yaml
 from pydantic import BaseModel, ValidationError
 from ray._private.authentication.authentication_token_setup import _get_default_token_path
+from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
+from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
+from ray.autoscaler.v2.utils import ResourceRequestUtil
+from ray.core.generated.autoscaler_pb2 import GangResourceRequest, ResourceRequest, ResourceRequestByCount
+from ray.core.generated.common_pb2 import LabelSelectorOperator
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import (
@@ -388,19 +393,104 @@ def test_cluster_has_a_cpu_head_and_bounded_gpu_workers() -> None:
     assert any("--metrics-export-port" in command for command in raw["head_start_ray_commands"])
 
 
-def test_cluster_can_hold_the_smallest_graph() -> None:
-    """The minimum of workers has the GPUs and cores that configs/cluster.yaml asks for at its minimum of replicas."""
-    nodes = [n for n in load(CLUSTER)["available_node_types"].values() for _ in range(n.get("min_workers", 0))]
-    raw = load(ROOT / "configs" / "cluster.yaml")["applications"][0]
-    engines = vllm_engines(AppConfig.model_validate(raw["args"])).values()
-    gpus = [engine.tensor_parallel for engine in engines for _ in range(engine.min_replicas)]
-    cores = sum(
-        d["ray_actor_options"]["num_cpus"] * d.get("autoscaling_config", {}).get("min_replicas", 1)
-        for d in raw["deployments"]
+def launched(cluster: Any, graph: Any) -> tuple[dict[str, int], list[Any]]:
+    """What Ray's autoscaler starts for the smallest graph of a config: workers of each kind, and what it cannot place."""
+    kinds = {
+        name: NodeTypeConfig(
+            name, node.get("min_workers", 0), node.get("max_workers", 0), resources=resources(node), labels=labels(node)
+        )
+        for name, node in cluster["available_node_types"].items()
+        if name != cluster["head_node_type"]
+    }
+    app = graph["applications"][0]
+    engines = [
+        asked(name, number, options)
+        for name, config in vllm_engines(AppConfig.model_validate(app["args"])).items()
+        for options in [deployment(build_engine(name, config, config.model))._replica_config]
+        for number in range(config.min_replicas)
+    ]
+    stages = [
+        ResourceRequestByCount(
+            request=request({"CPU": options["num_cpus"]}, options.get("label_selector", {})),
+            count=item.get("autoscaling_config", {}).get("min_replicas", 1),
+        )
+        for item in app["deployments"]
+        for options in [item["ray_actor_options"]]
+    ]
+    reply = ResourceDemandScheduler().schedule(
+        SchedulingRequest(
+            disable_launch_config_check=True,
+            node_type_configs=kinds,
+            max_num_nodes=cluster["max_workers"],
+            gang_resource_requests=engines,
+            resource_requests=stages,
+        )
     )
-    assert sum(gpus) <= sum(node["resources"].get("GPU", 0) for node in nodes)
-    assert max(gpus) <= max(node["resources"].get("GPU", 0) for node in nodes)
-    assert cores <= sum(node["resources"]["CPU"] for node in nodes)
+    homeless = [*reply.infeasible_gang_resource_requests, *reply.infeasible_resource_requests]
+    return {start.instance_type: start.count for start in reply.to_launch}, homeless
+
+
+def resources(node: Any) -> dict[str, float]:
+    """As the provider completes them for a node with L4s."""
+    return {**node["resources"], **({"accelerator_type:L4": 1} if "GPU" in node["resources"] else {})}
+
+
+def labels(node: Any) -> dict[str, str]:
+    return dict(node.get("labels", {}))
+
+
+def asked(name: str, number: int, options: Any) -> GangResourceRequest:
+    """A replica's placement group, as a STRICT_PACK one is told to the autoscaler."""
+    together = [(ResourceRequestUtil.PlacementConstraintType.AFFINITY, "group", f"{name}-{number}")]
+    selectors = options.placement_group_bundle_label_selector or [{}] * len(options.placement_group_bundles)
+    bundles = [
+        request(bundle, labels, together)
+        for bundle, labels in zip(options.placement_group_bundles, selectors, strict=True)
+    ]
+    return GangResourceRequest(requests=bundles)
+
+
+def request(bundle: dict[str, float], labels: dict[str, str], constraints: Any = None) -> ResourceRequest:
+    selector = [(name, LabelSelectorOperator.LABEL_OPERATOR_IN, [value]) for name, value in labels.items()]
+    made = ResourceRequestUtil.make(bundle, constraints, [selector] if selector else None)
+    return cast("ResourceRequest", made)
+
+
+def test_the_smallest_graph_is_what_the_cluster_starts_with() -> None:
+    """Ray's autoscaler places all of it, and starts no worker for it beyond the minimum of each kind."""
+    cluster = load(CLUSTER)
+    least = {name: n["min_workers"] for name, n in cluster["available_node_types"].items() if n.get("min_workers")}
+    assert launched(cluster, load(ROOT / "configs" / "cluster.yaml")) == (least, [])
+    cluster["available_node_types"]["cpu"]["min_workers"] = 1
+    assert launched(cluster, load(ROOT / "configs" / "cluster.yaml")) == (least, []), "it takes all of the minimum"
+    cluster["available_node_types"]["cpu"]["max_workers"] = 1
+    assert launched(cluster, load(ROOT / "configs" / "cluster.yaml"))[1], "no GPU worker takes a stage instead"
+
+
+def test_everything_on_the_cluster_says_what_kind_of_node_it_runs_on() -> None:
+    """Else a small engine takes a GPU of the node that tensor parallelism needs whole, and a stage keeps GPUs from going."""
+    kinds = {
+        name: node["labels"]["assay/node"]
+        for name, node in load(CLUSTER)["available_node_types"].items()
+        if "labels" in node
+    }
+    assert all(name == label for name, label in kinds.items())
+    path = ROOT / "configs" / "cluster.yaml"
+    for item in load(path)["applications"][0]["deployments"]:
+        assert item["ray_actor_options"]["label_selector"] == {"assay/node": "cpu"}, item["name"]
+    for config, engine in engines_of(path):
+        kind = "gpu-4xl4" if config.tensor_parallel == 4 else "gpu-l4"
+        assert (
+            engine._replica_config.placement_group_bundle_label_selector
+            == [{"assay/node": kind}] * config.tensor_parallel
+        )
+        assert kind in kinds
+
+
+@pytest.mark.parametrize("name", ["gpu", "local"])
+def test_on_one_machine_no_label_is_asked_for(name: str) -> None:
+    for _, engine in engines_of(ROOT / "configs" / f"{name}.yaml"):
+        assert engine._replica_config.placement_group_bundle_label_selector is None
 
 
 def test_cluster_fetches_every_model_on_every_worker() -> None:

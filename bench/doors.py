@@ -5,6 +5,7 @@ engine, requests in every replica, and descriptors of every process.
 """
 
 import asyncio
+import base64
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +19,9 @@ import psutil
 import ray
 from ray import serve
 
+from assay.client import Client
+from assay.documents.shapes import Job
+from assay.schemas import SearchRequest
 from assay.serve_config import load
 from bench.doors_clients import clients, events_until, every_door
 from bench.doors_graph import ENGINE, QUESTION, STAYS, WORKS, config
@@ -29,6 +33,7 @@ DROPPED, IDLE, ACTIVE = 200, 100, 20
 AT = 3  # the event at which they drop
 GRACE_S = 5.0
 MB = 2**20
+FILES, FILE_BYTES = 30, 2 * MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +187,52 @@ def doors(graph: LocalGraph) -> list[Row]:
     return [at_most(name, len(others), f"of {len(found)}", 0)]
 
 
+# ---- a large upload -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """Seconds until all files were taken, until their job had ended, and from then on until a search found the last one."""
+
+    taken: float
+    ended: float
+    found: float
+    job: Job
+
+
+def upload(url: str, count: int, size: int) -> Uploaded:
+    """So many pages of ``size`` bytes, nearly all of which are the picture in it. Raises ``RuntimeError``: one was not read."""
+    rng = np.random.default_rng(7)
+    said = "<h1>Station {n}</h1><p>The lighthouse number {n} is named Ostrava{n}.</p>"
+    pictures = (base64.b64encode(rng.bytes(size * 3 // 4)).decode() for _ in range(count))
+    page = "<html><body>" + said + "<img src='data:{picture}'></body></html>"
+    files = [(f"station-{n}.html", page.format(n=n, picture=each).encode()) for n, each in enumerate(pictures)]
+    last = SearchRequest(question=f"Which lighthouse is named Ostrava{count - 1}?", buckets=["stations"])
+    with Client(url) as client:
+        start = time.perf_counter()
+        begun = client.upload("stations", files)
+        taken = time.perf_counter() - start
+        job = client.wait(begun.id)
+        ended = time.perf_counter() - start
+        while not any(f"Ostrava{count - 1}." in hit.text for hit in client.search(last).hits):
+            if time.perf_counter() - start - ended > 60:
+                raise RuntimeError("what was uploaded is not found a minute after its job has ended")
+        found = time.perf_counter() - start - ended
+    if wrong := [file for file in job.files if file.outcome != "ingested"]:
+        raise RuntimeError(f"{len(wrong)} of {count} files were not ingested: {wrong[0]}")
+    return Uploaded(taken, ended, found, job)
+
+
+def uploaded(graph: LocalGraph, count: int, size: int) -> list[Row]:
+    done = upload(graph.url, count, size)
+    said = f"{count * size / MB:.0f} MB in {count} files by POST /v1/documents"
+    return [
+        Row(f"{said}: all taken after", done.taken, "s"),
+        Row(f"{said}: read, embedded and served after", done.ended, "s"),
+        at_most(f"{said}: found by POST /v1/search after the job's end", done.found, "s", 2.0),
+    ]
+
+
 def main() -> None:
     args = options(__doc__ or "")
     with tempfile.TemporaryDirectory() as made:
@@ -194,6 +245,7 @@ def main() -> None:
                 rows += dropped(graph, watch, 40 if args.quick else DROPPED, args.quick)
                 idle = 20 if args.quick else IDLE
                 rows += asyncio.run(beside(graph.url, watch, idle, ACTIVE, 2 if args.quick else 10))
+                rows += uploaded(graph, FILES, FILE_BYTES)
     publish("the doors under load", rows, args)
 
 

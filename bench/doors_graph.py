@@ -126,6 +126,7 @@ def _args(folder: Path, index: Path, max_ongoing: int, grace_s: float, shared: b
             "max_ongoing": max_ongoing,
             "keys": str(folder / "keys.json"),
             "conversations": {"store": "memory"},
+            "documents": {"path": str(folder / "uploads")},
             "streams": {"shared": shared, "grace_s": grace_s},
         },
     }

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from assay.serve_config import load
-from bench.doors import Watch, drop
+from bench.doors import FILE_BYTES, FILES, Watch, drop, upload
 from bench.doors_clients import clients, events_until, every_door
 from bench.doors_graph import QUESTION, STAYS, WORKS, config
 from deployments.attach import attached
@@ -80,6 +80,12 @@ def test_a_stream_is_taken_up_through_either_replica(graph: LocalGraph) -> None:
         assert take_up(graph, id_, last % 4) == whole[last % 4 :]
     served = [path.name for path in graph.logs.glob("*Ingress*") if f"/v1/streams/{id_}" in path.read_text()]
     assert len(served) == 2, served
+
+
+def test_sixty_megabytes_in_many_files_go_through_the_proxy(graph: LocalGraph) -> None:
+    done = upload(graph.url, FILES, FILE_BYTES)
+    assert [file.bytes for file in done.job.files] == [pytest.approx(FILE_BYTES, rel=0.01)] * FILES
+    assert done.job.status == "completed"
 
 
 def test_gone_for_good_with_resumable_frees_the_engine(graph: LocalGraph, watch: Watch) -> None:

@@ -109,18 +109,19 @@ async def endless(taken: list[int]) -> AsyncGenerator[bytes]:
 # ---- before the body is read ----------------------------------------------------------------------------------------
 
 
-@each
+@pytest.mark.parametrize("route", [*GUARDED, Route("GET", "/v1/nothing")], ids=str)
 async def test_nobody_without_a_key_and_none_of_the_body_is_read(
-    http: httpx.AsyncClient, file: KeyFile, route: Route
+    http: httpx.AsyncClient, file: KeyFile, driver: ScriptedDriver, route: Route
 ) -> None:
     mine = key(file)["authorization"]
     revoked, text = file.create("a", None, ["admin"], 600, 16)
     file.revoke(revoked.id)
-    for sent in ({}, {"authorization": mine[:-1]}, {"authorization": mine + "x"}, {"authorization": f"Bearer {text}"}):
+    for sent in ("", mine[:-1], mine + "x", f"Bearer {text}", "Bearer assay_x_y", "Basic eDp5"):
         taken = [0]
-        reply = await send(http, route, sent, content=endless(taken))
+        reply = await send(http, route, {"authorization": sent} if sent else {}, content=endless(taken))
         assert (reply.status_code, code_of(reply)) == (401, "unauthorized")
         assert reply.headers["www-authenticate"] == "Bearer" and taken[0] <= 1
+    assert not driver.asked
 
 
 @each

@@ -1,8 +1,10 @@
-"""Keys: made, hashed, revoked; who may ask what; and that nothing outside a key's buckets shows through any door."""
+"""Keys: made, hashed, revoked; who may ask what; and that nothing outside a key's buckets shows through any door.
+
+What holds of all routes alike is in ``test_every_route``."""
 
 import asyncio
 import stat
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,32 +26,6 @@ from tests.wiring.test_api import error_of, in_process, until
 pytestmark = pytest.mark.anyio
 QUESTION = {"question": "When?"}
 CHAT = {"model": "assay", "messages": [{"role": "user", "content": "When?"}]}
-ROUTES: list[tuple[str, str, Any]] = [
-    ("POST", "/v1/answers", QUESTION),
-    ("GET", "/v1/answers/x", None),
-    ("GET", "/v1/streams/x", None),
-    ("DELETE", "/v1/streams/x", None),
-    ("POST", "/v1/search", QUESTION),
-    ("POST", "/v1/chat/completions", CHAT),
-    ("GET", "/v1/models", None),
-    ("GET", "/v1/models/assay", None),
-    ("POST", "/v1/conversations", {}),
-    ("GET", "/v1/conversations", None),
-    ("GET", "/v1/conversations/x", None),
-    ("PATCH", "/v1/conversations/x", {"title": "x"}),
-    ("DELETE", "/v1/conversations/x", None),
-    ("POST", "/v1/conversations/x/messages", QUESTION),
-    ("POST", "/v1/documents", {}),
-    ("GET", "/v1/documents", None),
-    ("GET", "/v1/documents/x", None),
-    ("DELETE", "/v1/documents/x", None),
-    ("GET", "/v1/documents/jobs/x", None),
-    ("GET", "/v1/documents/jobs/x/events", None),
-    ("GET", "/v1/buckets", None),
-    ("GET", "/v1/tools", None),
-    ("POST", "/mcp", {}),
-    ("GET", "/v1/nothing", None),
-]
 
 
 @pytest.fixture
@@ -164,32 +140,6 @@ async def test_without_keys_this_machine_alone_is_served(driver: ScriptedDriver,
         async with in_process(app, address) as http:
             assert (await http.post("/v1/answers", json=QUESTION)).status_code == status
             assert (await http.get("/healthz")).status_code == 200
-
-
-@pytest.mark.parametrize(("method", "path", "body"), ROUTES)
-async def test_no_route_without_a_key(
-    http: httpx.AsyncClient, file: KeyFile, driver: ScriptedDriver, method: str, path: str, body: Any
-) -> None:
-    key(file)
-    for sent in ({}, {"authorization": "Bearer assay_x_y"}, {"authorization": "Basic eDp5"}):
-        reply = await http.request(method, path, json=body, headers=sent)
-        assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer")
-        assert reply.json()["error"]["code"] == "unauthorized"
-    assert not driver.asked
-
-
-async def test_a_key_is_looked_at_before_the_body(http: httpx.AsyncClient, file: KeyFile) -> None:
-    key(file)
-    taken = 0
-
-    async def endless() -> AsyncGenerator[bytes]:
-        nonlocal taken
-        while True:
-            taken += 1
-            yield b"a" * 1000
-
-    assert (await http.post("/v1/answers", content=endless())).status_code == 401
-    assert taken <= 1
 
 
 async def test_scopes(http: httpx.AsyncClient, file: KeyFile) -> None:

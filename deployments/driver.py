@@ -38,6 +38,7 @@ from deployments.remote import (
     reply,
 )
 from deployments.telemetry import Telemetry, adopt_logs
+from deployments.together import together
 
 T = TypeVar("T")
 
@@ -81,7 +82,13 @@ class Driver:
         self._ingester = None if ingester is None else RemoteIngester("ingester", ingester)
         self._telemetry = Telemetry(config.telemetry)
 
-    async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]:
+    async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[tuple[Event, ...]]:
+        """The events, those in one that are there at the same time."""
+        async with aclosing(together(self._events(request, request_id))) as parts:
+            async for part in parts:
+                yield part
+
+    async def _events(self, request: AskRequest, request_id: str) -> AsyncGenerator[Event]:
         hops, question = count_hops(), self._telemetry.question(request_id)
         try:
             async with aclosing(loop.answer(request, self._stages, self._config, request_id)) as events:
@@ -96,7 +103,7 @@ class Driver:
         question.close()
 
     async def ask(self, request: AskRequest, request_id: str) -> Reply[AskResponse]:
-        return await reply(drained(self.stream(request, request_id)))
+        return await reply(drained(self._events(request, request_id)))
 
     async def search(self, request: SearchRequest, request_id: str) -> Reply[SearchResponse]:
         return await reply(self._search(request, request_id), "search")

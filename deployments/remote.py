@@ -6,7 +6,8 @@ Values travel between stages, never responses: a chained response can deadlock b
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -27,7 +28,7 @@ from assay import types as t
 from assay.documents import shapes as d
 from assay.documents import types as q
 from assay.errors import AssayError, Overloaded, StageFault, StageUnavailable
-from assay.events import Event
+from assay.events import CompletedEvent, ErrorEvent, Event
 from assay.streams import Part
 from assay.tools.base import ToolOutput
 
@@ -128,12 +129,15 @@ class _Remote:
             hops.ms.append(1000 * (time.perf_counter() - start - answer.seconds))
         return answer.value
 
-    async def _stream(self, method: str, *args: Any) -> AsyncGenerator[Any]:
-        """Items as they come; closing it cancels the call in the replica."""
+    async def _stream(
+        self, method: str, *args: Any, last: Callable[[Any], bool] = lambda _: False
+    ) -> AsyncGenerator[Any]:
+        """Items as they come; closing it cancels the call in the replica, but for one that has given its ``last`` item."""
         response = getattr(self._handle.options(stream=True), method).remote(*args)
         done = False
         try:
             async for item in response:
+                done = last(item)
                 yield item
             done = True
         except (RayError, RayServeException) as error:
@@ -234,11 +238,18 @@ class RemoteIngester(_Remote):
         await self._call("delete", bucket, doc_id, again=False)
 
 
+def _is_last(part: Sequence[Event]) -> bool:
+    return isinstance(part[-1], CompletedEvent | ErrorEvent)
+
+
 class RemoteDriver(_Remote):
     """``ports.Driver``. A question is not idempotent in cost: it is never sent twice."""
 
-    def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[Event]:
-        return self._stream("stream", request, request_id)
+    async def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[Event]:
+        async with aclosing(self._stream("stream", request, request_id, last=_is_last)) as parts:
+            async for part in parts:
+                for event in part:
+                    yield event
 
     async def ask(self, request: s.AskRequest, request_id: str) -> s.AskResponse:
         return await self._call("ask", request, request_id, again=False)  # type: ignore[no-any-return]

@@ -1,6 +1,8 @@
 """A stage in another replica: what Ray raises becomes an error of ours by its kind, and nothing costly is sent twice."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -8,9 +10,12 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError, RequestCancelledError
 
 from assay.errors import AssayError, InvalidFilter, Overloaded, StageFault, StageUnavailable
+from assay.events import CompletedEvent, Event, StatusEvent
 from assay.schemas import AskRequest
 from assay.types import Scope, SearchQuery
 from deployments.remote import RemoteDriver, RemoteGenerator, RemoteRetriever, Reply
+from deployments.together import together
+from tests.wiring.scripted_driver import response
 
 pytestmark = pytest.mark.anyio
 
@@ -38,11 +43,19 @@ class Response:
         self.cancelled = True
 
 
+class Parts(Response):
+    """Of one stream: its items, one after another."""
+
+    async def __aiter__(self) -> Any:
+        for part in self._said:
+            yield part
+
+
 class Handle:
     """A deployment's handle whose calls are answered in order, by whatever method."""
 
     def __init__(self, *said: Any) -> None:
-        self.responses = [Response(each) for each in said]
+        self.responses = [each if isinstance(each, Response) else Response(each) for each in said]
         self.sent: list[Response] = []
 
     def options(self, **_: Any) -> "Handle":
@@ -105,3 +118,67 @@ async def test_who_is_cancelled_cancels_what_it_asked() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert handle.sent[0].cancelled
+
+
+# ---- a stream's items, those in one that are there at the same time -------------------------------------------------
+
+SAID: list[Event] = [StatusEvent(state="planning"), StatusEvent(state="searching"), CompletedEvent(response=response())]
+
+
+async def test_a_stream_that_has_ended_is_not_cancelled() -> None:
+    for parts, taken, cancelled in (
+        ([SAID], 3, False),
+        ([SAID[:2], SAID[2:]], 3, False),
+        ([SAID[:2], SAID[2:]], 2, True),
+    ):
+        driver, handle = remote(RemoteDriver, Parts(parts))
+        async with aclosing(driver.stream(AskRequest(question="When?"), "req")) as events:
+            assert [await anext(events) for _ in range(taken)] == SAID[:taken]
+        assert handle.sent[0].cancelled == cancelled
+
+
+class Source:
+    """Numbers, with a wait where None stands and a fault where there is one."""
+
+    def __init__(self, *said: int | Exception | None) -> None:
+        self._said, self.given, self.closed = said, 0, False
+
+    async def items(self) -> AsyncGenerator[int]:
+        try:
+            for each in self._said:
+                if isinstance(each, Exception):
+                    raise each
+                if each is None:
+                    await asyncio.sleep(0.01)
+                else:
+                    self.given += 1
+                    yield each
+        finally:
+            await asyncio.sleep(0)
+            self.closed = True
+
+
+async def test_what_is_there_at_the_same_time_comes_in_one() -> None:
+    source = Source(1, 2, None, 3, None, None, 4, 5, 6)
+    assert [part async for part in together(source.items())] == [(1, 2), (3,), (4, 5, 6)] and source.closed
+    assert [part async for part in together(Source().items())] == []
+
+
+async def test_a_fault_comes_after_what_came_before_it() -> None:
+    parts = together(Source(1, None, 2, StageFault("no")).items())
+    assert [await anext(parts) for _ in range(2)] == [(1,), (2,)]
+    with pytest.raises(StageFault):
+        await anext(parts)
+
+
+async def test_who_takes_slowly_is_not_run_away_from_and_who_goes_ends_it() -> None:
+    source = Source(*range(100))
+    async with aclosing(together(source.items(), most=10)) as parts:
+        assert await anext(parts) == tuple(range(10))
+        await asyncio.sleep(0.01)
+        assert (source.given, source.closed) == (20, False)
+        assert await anext(parts) == tuple(range(10, 20))
+    assert source.closed
+    assert [n for part in [part async for part in together(Source(*range(100)).items(), most=7)] for n in part] == [
+        *range(100)
+    ]

@@ -36,6 +36,7 @@ _KINDS = tuple(
     )
     for kind in kinds
 )
+_CODE = ("```", "~~~")
 _MOST_WORDS = 8  # a longer title is a sentence, and nobody names it whole
 
 
@@ -187,9 +188,17 @@ def leads(question: str, evidence: Sequence[Evidence], most: int) -> dict[str, E
 
 
 def _new_names(sentence: str, asked: frozenset[str], titles: set[str]) -> Iterator[str]:
+    if sentence.startswith(_CODE):
+        return
     for match in _PHRASE.finditer(sentence):
         name, content = match.group().strip(" .,'’"), content_terms(match.group())
-        first_word = match.start() == 0 and " " not in name  # has its capital anyway
+        first_word = " " not in name and _begins(sentence[: match.start()])  # has its capital anyway
         known = set(content) <= asked or normalise(name) in titles
         if content and not known and not first_word and len(name) > 3 and any(c.isalpha() for c in name):
             yield name
+
+
+def _begins(before: str) -> bool:
+    """Whether what follows begins a sentence or a table's cell. Units that are not split hold several of them."""
+    bare = before.rstrip(" \t\n*_`'\"“‘([>#-")
+    return not bare or bare[-1] == "|" or (bare[-1] in ".!?" and bare[-5:-1].isalpha() and bare[-5:-1].islower())

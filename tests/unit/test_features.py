@@ -60,3 +60,12 @@ def test_leads_are_the_evidences_own_names_nearest_to_the_question_first() -> No
     )
     assert others == ["Chile city birthplace director"]
     assert "Ana Moreno" not in leads(QUESTION, evidence(FILM, DIRECTOR), 9), "its passage is there already"
+
+
+def test_a_capital_that_begins_a_sentence_or_stands_in_code_makes_no_lead() -> None:
+    text = (
+        "**Keep** the river in Chile. (Give it to Dr. Moreno.)\n\n| Where | Told to Paris |\n| Draw them. Look at it | x |\n\n"
+        "```text\nGive other ways. Keep Valdivia.\n```"
+    )
+    found = leads("Which river?", evidence(("Notes", text)), 20)
+    assert set(found) == {"Chile", "Dr. Moreno", "Paris"}

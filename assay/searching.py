@@ -11,7 +11,7 @@ from typing import Any
 
 from assay import events as ev
 from assay.config import AppConfig
-from assay.errors import AssayError, InvalidRequest, UnknownBucket
+from assay.errors import AssayError, InvalidRequest, StageTimeout, UnknownBucket
 from assay.evidence import EvidenceSet
 from assay.ledger import Ledger
 from assay.ports import AnswerStore, Expander, Generator, Reranker, Retriever, Tokenizer
@@ -207,8 +207,11 @@ class Searching:
         elif fault is not None and self.found is not None:
             yield self.ledger.fell_back("retriever", fault, "what the question alone found")
         elif fault is not None:
-            if not self.evidence.all:
+            if not self.evidence.all and not (self.ledger.late and isinstance(fault, StageTimeout)):
                 raise fault
+            self.end = (
+                self.end if self.evidence.all else "deadline"
+            )  # it was the budget that ran out, not the search's own time
             yield self.ledger.fell_back("retriever", fault, "the evidence found so far")
         for part, result in zip(asked[1:], results[1:], strict=True):
             if isinstance(result, AssayError) and fault is None:

@@ -5,6 +5,7 @@ Arrays throughout: two hundred candidates are fused in every search, and a loop 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ class Fused(NamedTuple):
 class RankedList:
     """One leg's answer to one query: chunk ids, the best first, each once, and their scores. Scores and weight are finite.
 
-    ``others``: this leg's scores of ids that other lists found, where they are known (NaN where not). Score fusion is
+    ``others``: gives this leg's scores of ids, ascending, that other lists found (NaN where it has none). Score fusion is
     better with them (a chunk just below the cut is not worthless); rank fusion never invents a rank for them.
     """
 
@@ -35,22 +36,22 @@ class RankedList:
     ids: Ids
     scores: NDArray[Any]
     weight: float = 1.0
-    others: tuple[Ids, NDArray[Any]] = (np.zeros(0, np.int64), np.zeros(0))
+    others: Callable[[Ids], NDArray[Any]] | None = None
 
 
 def rrf(lists: Sequence[RankedList], k: int = 60) -> Fused:
     """Reciprocal rank fusion: the sum of weight / (k + rank) over the lists that have the chunk."""
-    ids = _union(lists)
+    ids, places = _union(lists)
     total = np.zeros(len(ids))
-    for ranked in lists:
-        total[np.searchsorted(ids, ranked.ids)] += ranked.weight / (k + 1 + np.arange(len(ranked.ids)))
-    return _ordered(ids, total, lists)
+    for ranked, at in zip(lists, places, strict=True):
+        total[at] += ranked.weight / (k + 1 + np.arange(len(at)))
+    return _ordered(ids, total, places)
 
 
 def minmax(lists: Sequence[RankedList]) -> Fused:
     """The weighted mean of the scores, each list's scaled to [0, 1]; a chunk without a score in a list has 0 there."""
-    ids = _union(lists)
-    return _ordered(ids, _mean(ids, lists, _to_unit), lists)
+    ids, places = _union(lists)
+    return _ordered(ids, _mean(ids, places, lists, _to_unit), places)
 
 
 def weighted(lists: Sequence[RankedList]) -> Fused:
@@ -59,8 +60,8 @@ def weighted(lists: Sequence[RankedList]) -> Fused:
     A chunk without a score in a list counts as average there. Unlike ``minmax`` it does not hang on the depth of the
     lists, nor on one outlier. The weights are what makes it the best of the three: see ``assay.weigh``.
     """
-    ids = _union(lists)
-    return _ordered(ids, _to_unit(_mean(ids, lists, _standardised)), lists)
+    ids, places = _union(lists)
+    return _ordered(ids, _to_unit(_mean(ids, places, lists, _standardised)), places)
 
 
 def fuse(method: Fusion, lists: Sequence[RankedList], rrf_k: int = 60) -> Fused:
@@ -84,25 +85,33 @@ def best_ranks(lists: Sequence[RankedList], ids: Ids) -> list[dict[str, int]]:
     """Of each id: leg -> its rank in the list of that leg where it stands highest."""
     ranks: list[dict[str, int]] = [{} for _ in ids]
     for ranked in lists:
-        for at, rank in np.argwhere(ids[:, None] == ranked.ids[None, :]).tolist():
-            ranks[at][ranked.leg] = min(rank + 1, ranks[at].get(ranked.leg, rank + 1))
+        found, places = np.nonzero(ids[:, None] == ranked.ids)
+        for at, place in zip(found.tolist(), places.tolist(), strict=True):
+            ranks[at][ranked.leg] = min(place + 1, ranks[at].get(ranked.leg, place + 1))
     return ranks
 
 
-def _union(lists: Sequence[RankedList]) -> Ids:
-    """Ascending."""
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *(ranked.ids for ranked in lists)]))
+def _union(lists: Sequence[RankedList]) -> tuple[Ids, list[Ids]]:
+    """All ids, ascending, and where those of each list are among them. Not by ``np.unique``, which takes longer."""
+    ids = np.sort(np.concatenate([_NONE, *(ranked.ids for ranked in lists)]))
+    ids = ids[np.append(ids[1:] != ids[:-1], True)[: len(ids)]]
+    return ids, [ids.searchsorted(ranked.ids) for ranked in lists]
 
 
-def _mean(ids: Ids, lists: Sequence[RankedList], scale: Callable[[_Values], _Values]) -> _Values:
+_NONE: Ids = np.zeros(0, np.int64)
+
+
+def _mean(ids: Ids, places: Sequence[Ids], lists: Sequence[RankedList], scale: Callable[[_Values], _Values]) -> _Values:
     """Of the scaled scores, by weight; 0 where a list has no score of a chunk."""
-    heard = [ranked for ranked in lists if len(ranked.ids)]
-    whole = sum(ranked.weight for ranked in heard) or 1.0
+    heard = [(ranked, at) for ranked, at in zip(lists, places, strict=True) if len(at)]
+    whole = sum(ranked.weight for ranked, _ in heard) or 1.0
     total = np.zeros(len(ids))
-    for ranked in heard:
+    for ranked, at in heard:
         scores = np.full(len(ids), np.nan)
-        for chunks, given in (ranked.others, (ranked.ids, ranked.scores)):
-            scores[np.searchsorted(ids, chunks)] = given
+        scores[at] = ranked.scores
+        if ranked.others is not None:
+            rest = np.isnan(scores)
+            scores[rest] = ranked.others(ids[rest])
         known = np.isfinite(scores)
         total[known] += ranked.weight / whole * scale(scores[known])
     return total
@@ -117,15 +126,15 @@ def _to_unit(scores: _Values) -> _Values:
 
 
 def _standardised(scores: _Values) -> _Values:
-    deviation = scores.std()
-    return (scores - scores.mean()) / deviation if deviation > 1e-12 else np.zeros_like(scores)
+    apart = scores - scores.sum() / len(scores)
+    deviation = sqrt(apart @ apart / len(scores))
+    return apart / deviation if deviation > 1e-12 else np.zeros_like(scores)
 
 
-def _ordered(ids: Ids, total: _Values, lists: Sequence[RankedList]) -> Fused:
+def _ordered(ids: Ids, total: _Values, places: Sequence[Ids]) -> Fused:
     """By score; equal ones by their best rank anywhere, then by id, so that the order never hangs on the input's."""
     best = np.full(len(ids), len(ids))
-    for ranked in lists:
-        at = np.searchsorted(ids, ranked.ids)
-        best[at] = np.minimum(best[at], np.arange(len(ranked.ids)))
-    order = np.lexsort((ids, best, -total))
+    for at in places:
+        best[at] = np.minimum(best[at], np.arange(len(at)))
+    order = np.lexsort((best, -total))  # stable, and the ids ascend
     return Fused(ids[order], total[order])

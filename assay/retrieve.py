@@ -22,6 +22,7 @@ from assay.index.cuda import Card
 from assay.index.dense import Mask
 from assay.index.embed import Encoder
 from assay.index.files import Layout
+from assay.index.filters import tests_in
 from assay.index.library import Library
 from assay.index.mirror import current
 from assay.index.reader import Reader
@@ -59,8 +60,12 @@ EMBED_SHARE = 0.6
 # A title whose rarest word is in more passages than this, and than this share of them, names nothing ("Overview").
 _COMMON, _COMMON_SHARE = 50, 0.03
 
-# Rows, times queries: up to here a search takes 2 ms, and half a millisecond more in another thread.
-_QUICK = 200_000
+# Rows, times queries or tests of a filter: up to here they take 2 ms, and half a millisecond more in another thread. What a
+# query costs anyhow is the time that so many rows take.
+_QUICK, _ANYHOW = 1_500_000, 200_000
+
+# From so many rows on the two legs are searched at the same time: their loops do not hold the interpreter.
+_BESIDE = 200_000
 
 # Half of a search holds the interpreter: more threads than these only take turns, and double the slowest searches.
 _THREADS = min(4, os.cpu_count() or 2)
@@ -100,6 +105,7 @@ class LocalRetriever:
         self._leads: tuple[Reader, Leads] | None = None
         self._linking = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, "search")
+        self._beside = ThreadPoolExecutor(_THREADS, "leg")
         self._fault: IndexFault | None = None
         self._unreachable: str | None = None
         self._seen: str | None = None
@@ -225,12 +231,16 @@ class LocalRetriever:
     def _searched(
         self, reader: Reader, query: SearchQuery, allowed: Allowed, vectors: Scores | Degraded | None
     ) -> SearchResult:
-        """All else, in one thread: to change threads between the steps takes longer than a leg."""
+        """All else, in one thread but for the dense leg of many rows: to change threads takes longer than a leg of few."""
         found: list[_Answer | Degraded] = [vectors] if isinstance(vectors, Degraded) else []
+        legs: list[Callable[[], _Answer | Degraded]] = []
         if isinstance(vectors, np.ndarray):
-            found.append(_guarded("dense", query.legs, lambda: self._dense(reader, vectors, allowed)))
+            legs.append(lambda: _guarded("dense", query.legs, lambda: self._dense(reader, vectors, allowed)))
         if "sparse" in query.legs:
-            found.append(_guarded("sparse", query.legs, lambda: self._sparse(reader, query.queries, allowed)))
+            legs.append(lambda: _guarded("sparse", query.legs, lambda: self._sparse(reader, query.queries, allowed)))
+        beside = self._beside.submit(legs.pop(0)) if len(legs) > 1 and len(reader.ids) > _BESIDE else None
+        rest = [leg() for leg in legs]
+        found += [beside.result(), *rest] if beside else rest
         degraded = [*(part for part in found if isinstance(part, Degraded)), *_torn(reader, query.legs)]
         answers = [part for part in found if isinstance(part, _Answer)]
         if not answers:
@@ -263,15 +273,13 @@ class LocalRetriever:
         self, reader: Reader, answers: Sequence[_Answer], query: SearchQuery, allowed: Allowed
     ) -> tuple[tuple[Hit, ...], bool]:
         """The hits, and whether the link hop found any."""
-        union = np.unique(np.concatenate([rows for answer in answers for rows, _ in answer.lists]))
         legs = {answer.leg: answer for answer in answers}
         fusion = query.fusion or self._config.fusion
         shares = [self._dense_share(fusion, reader, legs, i, text, allowed) for i, text in enumerate(query.queries)]
         preferred: dict[int, float] = {}
         if self._leads_count(query):
             answers, preferred = self._led(reader, answers, fusion, shares[0], allowed)
-            union = np.unique(np.concatenate([rows for answer in answers for rows, _ in answer.lists]))
-        lists = [_ranked(answer, i, union, shares[i]) for answer in answers for i in range(len(answer.lists))]
+        lists = [_ranked(answer, i, shares[i]) for answer in answers for i in range(len(answer.lists))]
         fused = fuse(fusion, lists, self._config.rrf_k)
         if preferred:
             fused = boosted(fused, {row: preferred[row] for row in fused.ids.tolist() if row in preferred})
@@ -309,8 +317,11 @@ class LocalRetriever:
         agreed = legs["dense"].score(i, agreed_rows(rows))
         if isnan(mean) or not np.isfinite(agreed).all():
             return usual  # a part of the dense leg is torn, which the result says
-        letters = letters_per_token(text, len(self._embedder.token_starts(text)))
         best = float(legs["dense"].lists[i][1][0])
+
+        def letters() -> float:
+            return letters_per_token(text, len(self._embedder.token_starts(text)))
+
         curves = Curves(mean, deviation, best, allowed.count, scores, agreed, letters)
         return dense_share(curves, usual, self._config.by_standing, self._config.by_lead)
 
@@ -328,8 +339,7 @@ class LocalRetriever:
         if len(found) > MOST:
             found = leads.near(np.concatenate([answer.lists[0][0] for answer in answers]), allowed.mask)
         begun = [replace(answer, lists=[_best_first(answer, found)]) for answer in answers]
-        union = np.unique(np.concatenate([answer.lists[0][0] for answer in begun]))
-        about = fuse(fusion, [_ranked(answer, 0, union, share) for answer in begun], self._config.rrf_k)
+        about = fuse(fusion, [_ranked(answer, 0, share) for answer in begun], self._config.rrf_k)
         best = leads.best(about.ids, self._config.lead_documents)
         if not len(best) or about.scores[0] <= 0:
             return list(answers), {}
@@ -380,14 +390,19 @@ class LocalRetriever:
 def _is_quick(reader: Reader, query: SearchQuery) -> bool:
     """Whether a search takes a few milliseconds of the caller's loop at the most. Nothing but the two legs is so sure to."""
     more = query.link_hop or query.facets or query.context_chars is not None or reader.torn
-    return not more and len(query.queries) * len(reader.ids) <= _QUICK
+    return not more and len(query.queries) * (len(reader.ids) + _ANYHOW) <= _QUICK
 
 
 async def _allowed(reader: Reader, query: SearchQuery | DocumentQuery) -> Allowed:
-    """At once, for a filter that was asked before; a new one may take milliseconds."""
+    """At once, for a filter that was asked before; another one may take milliseconds."""
     asked = query.buckets, query.doc_id, query.filters, query.groups
     held = reader.catalog.held(*asked)
-    return held if held is not None else await asyncio.to_thread(reader.catalog.allowed, *asked)
+    if held is not None:
+        return held
+    tests = 1 if query.filters is None else tests_in(query.filters)
+    if tests * len(reader.ids) <= _QUICK:
+        return reader.catalog.allowed(*asked)
+    return await asyncio.to_thread(reader.catalog.allowed, *asked)
 
 
 def _guarded(leg: Leg, legs: Sequence[Leg], work: Callable[[], _Answer]) -> _Answer | Degraded:
@@ -412,11 +427,11 @@ def _query_weight(number: int, queries: int) -> float:
     return 1.0 if number == 0 else VARIANTS_WEIGHT / (queries - 1)
 
 
-def _ranked(answer: _Answer, number: int, union: Rows, dense_share: float | None) -> RankedList:
-    """A leg's list for one query; with its scores of what other lists found."""
+def _ranked(answer: _Answer, number: int, dense_share: float | None) -> RankedList:
+    """A leg's list for one query; it can score what other lists found."""
     rows, scores = answer.lists[number]
     weight = _weight(answer.leg, dense_share) * _query_weight(number, len(answer.lists))
-    return RankedList(answer.leg, rows, scores, weight, (union, answer.score(number, union)))
+    return RankedList(answer.leg, rows, scores, weight, partial(answer.score, number))
 
 
 def _best_first(answer: _Answer, rows: Rows) -> tuple[Rows, Scores]:

@@ -6,7 +6,7 @@ Sentence spans live in ``assay.sentences``; they are offered here too, so that o
 import re
 import threading
 import unicodedata
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -118,9 +118,15 @@ class Analyser:
         return tuple(vocabulary.setdefault(term, len(vocabulary)) for term in terms)
 
 
-def query_terms(text: str, vocabulary: Container[str]) -> list[str]:
-    """The content terms of a query that a vocabulary made of ``index_terms`` has, stemmed in each of its languages."""
-    languages = [DEFAULT, *(name for name in FUNCTION_WORDS if _MARK + name in vocabulary)]
+def languages_of(vocabulary: Container[str]) -> list[str]:
+    """Of the texts that a vocabulary made of ``index_terms`` was made of; always English, first."""
+    return [DEFAULT, *(name for name in FUNCTION_WORDS if _MARK + name in vocabulary)]
+
+
+def query_terms(text: str, vocabulary: Container[str], languages: Sequence[str] | None = None) -> list[str]:
+    """The content terms of a query that a vocabulary made of ``index_terms`` has, stemmed in each of its ``languages``, where
+    these are known."""
+    languages = languages or languages_of(vocabulary)
     tokens = _tokens(text)
     found: list[str] = []
     for token in _content(tokens, detect(map(_fold, tokens), languages), _shouted(text)):

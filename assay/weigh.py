@@ -3,6 +3,7 @@
 Chosen once with seven public sets in view and judged by leaving each out (docs/search.md).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, sqrt
 
@@ -29,8 +30,8 @@ class Curves:
     """The two legs' scores of one query.
 
     ``mean`` and ``deviation``: of the cosines of all passages; ``best``: the highest cosine; ``allowed``: how many passages
-    could be found; ``sparse``: BM25 scores, the best first; ``agreed``: cosines of the first of these; ``letters``:
-    letters per token of the query in the embedder's own tokens.
+    could be found; ``sparse``: BM25 scores, the best first; ``agreed``: cosines of the first of these; ``letters`` counts
+    the letters per token of the query in the embedder's own tokens: asked only where they matter, it takes as long as all else.
     """
 
     mean: float
@@ -39,7 +40,7 @@ class Curves:
     allowed: int
     sparse: Scores
     agreed: Scores
-    letters: float
+    letters: Callable[[], float]
 
 
 def letters_per_token(text: str, tokens: int) -> float:
@@ -65,9 +66,10 @@ def dense_share(curves: Curves, usual: float, by_standing: float, by_lead: float
     tenth = curves.sparse[_DEPTH - 1] if len(curves.sparse) >= _DEPTH else 0.0
     lead = 1 - float(tenth) / float(curves.sparse[0])
     share = usual + by_standing * (standing - _TYPICAL_STANDING) - by_lead * (lead - _TYPICAL_LEAD)
-    reads = (curves.letters - _SPELLED) / (_READ - _SPELLED)
-    agrees = (float(curves.agreed.mean()) - mean) / (deviation * _AGREED)
-    return _clipped(share) * _clipped(max(reads, agrees))
+    known = (float(curves.agreed.mean()) - mean) / (deviation * _AGREED)
+    if known < 1:
+        known = max(known, (curves.letters() - _SPELLED) / (_READ - _SPELLED))
+    return _clipped(share) * _clipped(known)
 
 
 def agreed_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -189,6 +189,8 @@ class Catalog:
         self, names: Sequence[str], rows: NDArray[np.int64], buckets: Sequence[str], groups: Groups = ()
     ) -> dict[str, Facet]:
         """Over the documents of some rows. Raises ``UnknownField`` or ``InvalidFilter``."""
+        if not names:
+            return {}
         fields = self.fields(buckets, groups)
         asked = {name: field_of(name, fields, f"facets[{i}]") for i, name in enumerate(names)}
         return {name: self._facet(field, rows) for name, field in asked.items()}

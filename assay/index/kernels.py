@@ -14,6 +14,7 @@ Int = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 BLOCK = 16_384  # rows whose scores are summed at a time: 64 KiB, which stay in a core's own cache
+LANES = 256  # of a block, each every 256th row: the processor compares eight of them at once
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -102,7 +103,8 @@ def scan(vectors, positions, starts, centroids, query, k, allowed, wanted):  # t
     """The best k rows of the lists (slots ``starts[l]:starts[l + 1]``), the nearest list first, until ``wanted`` allowed rows
     were seen (any, where ``allowed`` is empty).
 
-    ``positions[slot]`` is the position of a row. Returns positions and inner products, best first.
+    ``positions[slot]`` is the position of a row, and bit ``position % 8`` of ``allowed[position // 8]`` says whether it is
+    allowed: bits of a million rows stay in a core's own cache, bytes do not. Returns positions and inner products, best first.
     """
     filtered = len(allowed) > 0
     lists = len(starts) - 1
@@ -113,13 +115,18 @@ def scan(vectors, positions, starts, centroids, query, k, allowed, wanted):  # t
         for at in range(lists // 2 - 1, -1, -1):
             _sink(near, order, lists, at)
     scores, found, size, seen = np.empty(k, np.float32), np.empty(k, np.int64), 0, 0
+    slots = np.empty(BLOCK, np.int64)
     while left and seen < wanted:
         here = order[0]
-        for slot in range(starts[here], starts[here + 1]):
-            position = positions[slot]
-            if not filtered or allowed[position]:
-                seen += 1
-                size = _offer(scores, found, size, k, _dot(vectors, slot, query), position)
+        for first in range(starts[here], starts[here + 1], BLOCK):
+            # All are looked up before any is compared: they lie anywhere, and the processor waits for many at a time.
+            kept = 0
+            for slot in range(first, min(first + BLOCK, starts[here + 1])):
+                slots[kept] = slot
+                kept += not filtered or (allowed[positions[slot] >> 3] >> (positions[slot] & 7)) & 1
+            seen += kept
+            for i in range(kept):
+                size = _offer(scores, found, size, k, _dot(vectors, slots[i], query), positions[slots[i]])
         left -= 1
         near[0], order[0] = near[left], order[left]
         _sink(near, order, left, 0)
@@ -182,18 +189,6 @@ def saturated(rows, counts, lengths, k1, b, average):  # type: ignore[no-untyped
 
 
 @njit(nogil=True, cache=True)
-def greatest(starts, values):  # type: ignore[no-untyped-def]
-    """Of each term the highest value."""
-    out = np.zeros(len(starts) - 1, np.float32)
-    for term in range(len(out)):
-        high = np.float32(0)
-        for i in range(starts[term], starts[term + 1]):
-            high = max(high, values[i])
-        out[term] = high
-    return out
-
-
-@njit(nogil=True, cache=True)
 def living(starts, rows, alive):  # type: ignore[no-untyped-def]
     """Of each term the number of living rows."""
     out = np.zeros(len(starts) - 1, np.int64)
@@ -222,82 +217,61 @@ def _seek(rows, low, high, row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def sums_at(rows, values, begins, ends, weights, wanted):  # type: ignore[no-untyped-def]
-    """BM25 of some rows, in any order: of each term, the most valuable first, its weight times its value."""
+    """BM25 of some rows, in any order (ascending is fastest): of each term, the heaviest first, its weight times its value."""
     out = np.zeros(len(wanted), np.float32)
     for t in range(len(begins)):
+        at = begins[t]
         for i in range(len(wanted)):
-            at = _seek(rows, begins[t], ends[t], wanted[i])
+            if i and wanted[i] < wanted[i - 1]:
+                at = begins[t]
+            at = _seek(rows, at, ends[t], wanted[i])
             if at < ends[t] and rows[at] == wanted[i]:
                 out[i] += weights[t] * values[at]
     return out
 
 
 @njit(nogil=True, cache=True)
-def _in_order(sums, touched, marked):  # type: ignore[no-untyped-def]
-    """Sorts the places with a sum: few by themselves, many by looking at all."""
-    if marked < BLOCK // 64:
-        touched[:marked].sort()
-        return marked
-    marked = 0
-    for place in range(BLOCK):
-        if sums[place] != 0:
-            touched[marked] = place
-            marked += 1
-    return marked
+def _keep(sums, allowed):  # type: ignore[no-untyped-def]
+    for i in range(len(allowed)):
+        sums[i] = sums[i] if allowed[i] else np.float32(0)
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _highest(sums, highs):  # type: ignore[no-untyped-def]
+    """Of each column."""
+    highs[:] = 0
+    for i in range(len(sums)):
+        for lane in range(LANES):
+            highs[lane] = max(highs[lane], sums[i, lane])
 
 
 @njit(nogil=True, cache=True)
-def best_sums(count, rows, values, begins, ends, weights, highs, k, allowed, filtered):  # type: ignore[no-untyped-def]
+def best_sums(count, rows, values, begins, ends, weights, k, allowed, filtered):  # type: ignore[no-untyped-def]
     """The best k rows of ``count`` by BM25 above 0: rows and scores, best first, ties by row.
 
-    Terms come with the most valuable first (``highs``, descending: the most that each can give). Once k rows are
-    found, the last terms cannot lift a row that has none of the others over the worst of those: their lists are only
-    asked about rows that the others found (MaxScore, Turtle and Flood 1995), block of rows by block of rows.
+    Block of rows by block of rows, whose sums stay in the cache: every posting is added, without a question asked of it, and
+    then only those lanes of the block are looked at whose highest sum is above the worst that was kept.
     """
-    terms = len(begins)
     scores, found, size = np.empty(k, np.float32), np.empty(k, np.int64), 0
-    sums, touched = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.int64)
-    at = begins.copy()
-    below = np.zeros(terms + 1)  # what the terms from t on can give together
-    for t in range(terms - 1, -1, -1):
-        below[t] = below[t + 1] + highs[t]
+    sums, highs = np.empty(BLOCK, np.float32), np.empty(LANES, np.float32)
+    by_lane, at, least = sums.reshape(-1, LANES), begins.copy(), np.float32(1e-30)
     for first in range(0, count, BLOCK):
         end = min(count, first + BLOCK)
-        essential = terms
-        if size == k:
-            while essential > 0 and below[essential - 1] * 1.00001 <= scores[0]:
-                essential -= 1
-        marked = 0
-        for t in range(essential):
-            i, weight = at[t], weights[t]
-            while i < ends[t] and rows[i] < end:
-                place = rows[i] - first
-                if sums[place] == 0:
-                    if filtered and not allowed[rows[i]]:
-                        i += 1
-                        continue
-                    touched[marked] = place
-                    marked += 1
-                sums[place] += weight * values[i]
+        sums[:] = 0
+        for t in range(len(begins)):
+            i, last, weight = at[t], ends[t], weights[t]
+            while i < last and rows[i] < end:
+                sums[np.uint32(rows[i] - first)] += weight * values[i]
                 i += 1
             at[t] = i
-        if essential < terms and marked:
-            marked = _in_order(sums, touched, marked)
-            for t in range(essential, terms):
-                i, weight = at[t], weights[t]
-                for m in range(marked):
-                    place = touched[m]
-                    if size == k and sums[place] + below[t] * 1.00001 < scores[0]:
-                        continue
-                    i = _seek(rows, i, ends[t], first + place)
-                    if i == ends[t]:
-                        break
-                    if rows[i] == first + place:
-                        sums[place] += weight * values[i]
-                at[t] = i
-        for m in range(marked):
-            place = touched[m]
-            if size < k or sums[place] >= scores[0]:
-                size = _offer(scores, found, size, k, sums[place], first + place)
-            sums[place] = 0
+        if filtered:
+            _keep(sums, allowed[first:end])
+        _highest(by_lane, highs)
+        for lane in range(LANES):
+            if highs[lane] >= least:
+                for place in range(lane, BLOCK, LANES):
+                    if sums[place] >= least:
+                        size = _offer(scores, found, size, k, sums[place], first + place)
+                        if size == k:
+                            least = max(least, scores[0])
     return _ordered(scores, found, size)

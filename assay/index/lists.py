@@ -69,7 +69,7 @@ class Lists:
             positions = np.flatnonzero(allowed)
             return kernels.best_of(positions, self.cosines(query, positions), k)
         vectors, centres = self._vectors.view(np.uint16), self._centres.view(np.uint16)
-        mask = _ALL if allowed is None else allowed
+        mask = _ALL if allowed is None else np.packbits(allowed, bitorder="little")
         wanted = count if len(self._centres) == 1 else wanted_rows(count, k)
         return kernels.scan(vectors, self._positions, self._starts, centres, query, min(k, count), mask, wanted)
 
@@ -93,7 +93,7 @@ class Lists:
         return len(self._centres) == 1 or count <= FEW
 
 
-_ALL = np.zeros(0, np.bool_)
+_ALL = np.zeros(0, np.uint8)
 
 
 def wanted_rows(count: int, k: int) -> int:

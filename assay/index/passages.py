@@ -3,8 +3,9 @@
 An Arrow file in parts of equal length, in memory once it is loaded; a passage is a few look-ups.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,8 +61,8 @@ class Passages:
             file = pa.ipc.open_file(pa.py_buffer(data))
             batches = [file.get_batch(i) for i in range(file.num_record_batches)]
             held = np.concatenate([np.zeros(0, np.int64), *(batch["id"].to_numpy() for batch in batches)])
-            self._parts = [[batch[name] for name in COLUMNS] for batch in batches]
-        except (pa.ArrowException, KeyError, ValueError) as e:
+            self._parts = [[_values(batch[name]) for name in COLUMNS] for batch in batches]
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as e:
             raise IndexFault(f"{FILE} cannot be read") from e
         self._slots = np.argsort(held, kind="stable")
         if len(held) != len(ids) or (held[self._slots] != ids).any():
@@ -69,6 +70,20 @@ class Passages:
 
     def at(self, positions: Ids) -> Iterator[Chunk]:
         for slot in self._slots[positions].tolist():
-            part, row = self._parts[slot // _PART], slot % _PART
-            values = {name: column[row].as_py() for name, column in zip(COLUMNS, part, strict=True)}
-            yield Chunk(**{**values, "heading": tuple(values["heading"])})
+            row = slot % _PART
+            yield Chunk(*[value(row) for value in self._parts[slot // _PART]])  # whose fields are in the columns' order
+
+
+def _values(column: pa.Array) -> Callable[[int], Any]:
+    """Row -> what a column has there, straight from its memory: Arrow makes an object for each, and that takes longer than all
+    else here. Raises ``TypeError`` or ``ValueError`` where the column has no such memory."""
+    if pa.types.is_list(column.type) and not column.null_count:
+        begins, value = memoryview(column.offsets.to_numpy()), _values(column.values)
+        return lambda row: tuple([value(i) for i in range(begins[row], begins[row + 1])])
+    if column.null_count:
+        return lambda row: column[row].as_py()
+    if pa.types.is_string(column.type):
+        _, offsets, text = column.buffers()
+        ends, signs = memoryview(offsets).cast("i")[column.offset :], memoryview(text or b"")
+        return lambda row: str(signs[ends[row] : ends[row + 1]], "utf-8")
+    return memoryview(column.to_numpy(zero_copy_only=False)).__getitem__

@@ -28,12 +28,11 @@ _POOL = 20_000  # from this many texts on, processes are worth their start
 
 
 class Weighted(NamedTuple):
-    """A query against a segment: where the postings of its terms are, with the most valuable first."""
+    """A query against a segment: where the postings of its terms are, the heaviest term first."""
 
     begins: Ids
     ends: Ids
     weights: Scores
-    highs: Scores
 
 
 def analyse(texts: Iterable[Sequence[str]], processes: int = 2) -> Terms:
@@ -73,7 +72,6 @@ class Sparse:
         if not whole or (len(self._rows) and not 0 <= int(self._rows.min()) <= int(self._rows.max()) < rows):
             raise IndexFault("the sparse leg's files do not belong together")
         self._count = rows
-        self._highs = kernels.greatest(self._starts, self._values)
 
     def __contains__(self, term: object) -> bool:
         return term in self._places
@@ -88,12 +86,11 @@ class Sparse:
 
     def weighted(self, weights: Sequence[tuple[str, float]]) -> Weighted:
         known = [(self._places[term], weight) for term, weight in weights if term in self._places and weight > 0]
+        # The order of a sum decides its last bit, and must be the same in all segments.
+        known.sort(key=lambda term: -term[1])
         places = np.array([place for place, _ in known], np.int64)
         given = np.array([weight for _, weight in known], np.float32)
-        # By weight, not by what is highest here: the order of a sum decides its last bit, and must be that of all segments.
-        order = np.argsort(-given, kind="stable")
-        places, given = places[order], given[order]
-        return Weighted(self._starts[places], self._starts[places + 1], given, given * self._highs[places])
+        return Weighted(self._starts[places], self._starts[places + 1], given)
 
     def search(self, query: Weighted, k: int, allowed: Mask | None) -> tuple[Ids, Scores]:
         """The best k allowed positions with a score above 0, best first, ties by position."""

@@ -9,9 +9,9 @@ Pairs = list[tuple[int, float]]
 
 
 def listed(leg: str, hits: Pairs, weight: float = 1.0, others: dict[int, float] | None = None) -> RankedList:
-    more = others or {}
     ids, scores = np.array([c for c, _ in hits], np.int64), np.array([s for _, s in hits], np.float32)
-    return RankedList(leg, ids, scores, weight, (np.array(list(more), np.int64), np.array(list(more.values()))))
+    more = None if others is None else lambda ids: np.array([others.get(int(i), np.nan) for i in ids])
+    return RankedList(leg, ids, scores, weight, more)
 
 
 def ranked(leg: str, *chunks: int, weight: float = 1.0) -> RankedList:

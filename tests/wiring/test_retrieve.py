@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import TypeAdapter
 
+from assay import retrieve
 from assay.config import RetrieverConfig
 from assay.errors import IndexFault, InvalidFilter, NotFound, StageUnavailable, UnknownBucket, UnknownField
 from assay.index.filters import FIELDS
@@ -205,7 +206,30 @@ def test_what_may_take_long_is_done_beside_the_loop(index: Path, more: dict[str,
 
 
 def _searchers(before: set[threading.Thread]) -> list[str]:
-    return [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("search")]
+    return [
+        thread.name for thread in threading.enumerate() if thread not in before and thread.name.startswith("search")
+    ]
+
+
+def test_legs_of_many_rows_are_searched_at_the_same_time(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = asked("pump water B-120")
+    alone = search(retriever(index), query)
+    monkeypatch.setattr(retrieve, "_BESIDE", 0)
+    before = set(threading.enumerate())
+    r = retriever(index)
+    assert search(r, query) == alone
+    assert [t.name for t in threading.enumerate() if t not in before and t.name.startswith("leg")]
+    r._open().segments[0].segment.dense = Failing()
+    result = search(r, query)
+    assert result.explain.methods == {"dense": "failed", "sparse": "index"}
+    assert [d.fallback for d in result.degraded] == ["the sparse leg alone"]
+
+
+class Failing:
+    """A dense leg that cannot answer."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("out of memory")
 
 
 def test_bad_variants_do_not_hurt(index: Path) -> None:

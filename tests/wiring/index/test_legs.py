@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from assay.errors import IndexFault
-from assay.index import analyser, dense, files, halves, lists, sparse
+from assay.index import analyser, dense, files, halves, kernels, lists, sparse
 from assay.index.dense import Dense
 from assay.index.files import Buffer, Layout, describe, read_checked
 from assay.index.mirror import compact
@@ -316,3 +316,27 @@ def test_the_background_is_that_of_all_rows(tmp_path: Path) -> None:
     torn = next(index.rglob("dense.vectors.npy"))
     torn.write_bytes(b"torn" + torn.read_bytes()[4:])
     assert np.isnan(Reader(layout, read_current(layout)).background(query)).all()
+
+
+@pytest.mark.parametrize("share", [None, 0.3, 0.001])
+def test_sums_over_several_blocks_of_rows(share: float | None) -> None:
+    rng = np.random.default_rng(3)
+    rows = 3 * kernels.BLOCK + 77
+    lists = [np.sort(rng.choice(rows, size, replace=False)).astype(np.int32) for size in (9, 4_000, 30_000)]
+    values = [rng.random(len(of), np.float32) + np.float32(0.1) for of in lists]
+    weights = np.array([5, 2, 0.5], np.float32)
+    allowed = np.ones(rows, np.bool_) if share is None else rng.random(rows) < share
+    sums = np.zeros(rows, np.float32)
+    for of, value, weight in zip(lists, values, weights, strict=True):
+        sums[of] += weight * value
+    sums *= allowed
+    order = np.lexsort((np.arange(rows), -sums))[:100]
+    order = order[sums[order] > 0]
+    ends = np.cumsum([len(of) for of in lists])
+    begins = ends - [len(of) for of in lists]
+    query = np.concatenate(lists), np.concatenate(values), begins, ends, weights
+    found, scores = kernels.best_sums(rows, *query, 100, allowed, share is not None)
+    assert found.tolist() == order.tolist()
+    assert scores.tolist() == sums[order].tolist()
+    some = rng.choice(np.flatnonzero(allowed), 40)  # in any order
+    assert kernels.sums_at(*query, some).tolist() == sums[some].tolist()

@@ -44,7 +44,7 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     prompts = Prompts.load(args.prompts)
     args = calibration.apply(args, models[args.reranker.engine], prompts)
     evaluating, writing = args.reranker.engine, args.generator.engine
-    retriever = Retriever.bind(args.index, args.retriever, embedder)
+    retriever = Retriever.bind(args.index, args.retriever, embedder, Ingester.name)
     expander = Expander.bind(args.planning, engines[args.expander.engine], prompts)
     reranker = Reranker.bind(args.reranker, engines[evaluating], models[evaluating], prompts)
     kind = args.engines[writing]

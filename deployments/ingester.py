@@ -9,6 +9,7 @@ from ray.serve.handle import DeploymentHandle
 from assay.config import DocumentsConfig, ExtractionConfig, IndexConfig
 from assay.index.embed import SentenceEmbedder
 from assay.index.extract import Extractor
+from assay.index.replicas import Replicas
 from assay.index.uploads import Uploads
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
@@ -39,9 +40,12 @@ class Ingester:
         if engine is not None:
             llm, tokenizer = RemoteLLM("extraction", engine), tokenizer_of(model)
         searches = RemoteRetriever("retriever", retriever)
+        self._replicas = replicas = Replicas()
 
         async def served() -> str | None:
-            return (await searches.index_state())[0]
+            # Asked first: whatever waits to be told here, after this process was busy, is told while it is awaited.
+            seen, _ = await searches.index_state()
+            return replicas.oldest(seen)
 
         self._uploads = Uploads(
             documents,
@@ -54,6 +58,11 @@ class Ingester:
 
     async def delete(self, bucket: str, doc_id: str) -> Reply[None]:
         return await reply(self._uploads.delete(bucket, doc_id), "delete")
+
+    async def told(self, replica: str, version: str | None) -> Reply[None]:
+        """By a retriever's replica: what it serves."""
+        self._replicas.told(replica, version)
+        return Reply(None, 0.0)
 
     async def ready(self) -> Reply[str]:
         return Reply("ready", 0.0)

@@ -237,6 +237,9 @@ class RemoteIngester(_Remote):
     async def delete(self, bucket: str, doc_id: str) -> None:
         await self._call("delete", bucket, doc_id, again=False)
 
+    async def told(self, replica: str, version: str | None) -> None:
+        await self._call("told", replica, version, again=False)
+
 
 def _is_last(part: Sequence[Event]) -> bool:
     return isinstance(part[-1], CompletedEvent | ErrorEvent)

@@ -19,6 +19,7 @@ from assay.retrieve import LocalRetriever
 from assay.types import BucketInfo, DocumentInfo, DocumentQuery, DocumentText, Scope, SearchQuery, SearchResult
 from deployments.remote import Reply, reply
 from deployments.telemetry import adopt_logs
+from deployments.telling import Telling
 
 log = logging.getLogger("ray.serve")
 
@@ -26,16 +27,20 @@ log = logging.getLogger("ray.serve")
 @serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.2})
 class Retriever:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, index: IndexConfig, config: RetrieverConfig, embedder: str
+        self, index: IndexConfig, config: RetrieverConfig, embedder: str, ingester: str | None = None
     ) -> None:
+        """``ingester``: the name of the deployment that is told which snapshot is in force."""
         adopt_logs()
         self._poll_s, self._legs = index.poll_s, index.legs
         self._retriever = await asyncio.to_thread(self._load, index, config, embedder)
-        self._tell()
+        self._telling = Telling(ingester, lambda: self._retriever.index_version)
+        self._say()
         self._library = self._retriever.library
         parts = Parts(self._retriever, config, embedder=self._retriever)
         self._searching: Port = implementation("retriever", config.implementation, parts)
-        self._polling = asyncio.create_task(self._poll())
+        await self._telling.tell()
+        await self._look()  # after that, or a snapshot could be acknowledged in between without this replica
+        self._watching = [asyncio.create_task(self._poll()), asyncio.create_task(self._telling.run())]
 
     @staticmethod
     def _load(index: IndexConfig, config: RetrieverConfig, embedder: str) -> LocalRetriever:
@@ -45,13 +50,17 @@ class Retriever:
         """Serves on with the snapshot in force while a newer one is loaded; what is wrong with that one is in ``reasons``."""
         while True:
             await asyncio.sleep(self._poll_s)
-            try:
-                if await asyncio.to_thread(self._retriever.reload):
-                    self._tell()
-            except (OSError, AssayError):
-                log.exception("the index could not be looked at; trying again in %s s", self._poll_s)
+            await self._look()
 
-    def _tell(self) -> None:
+    async def _look(self) -> None:
+        try:
+            if await asyncio.to_thread(self._retriever.reload):
+                self._say()
+                await self._telling.tell()
+        except (OSError, AssayError):
+            log.exception("the index could not be looked at; trying again in %s s", self._poll_s)
+
+    def _say(self) -> None:
         log.info("index %s is in force", self._retriever.index_version)
         if (built := self._retriever.legs) not in (None, self._legs):
             log.warning(
@@ -92,5 +101,5 @@ class Retriever:
         return Reply("ready", 0.0)
 
     async def check_health(self) -> None:
-        if self._polling.done():
+        if any(task.done() for task in self._watching):
             raise RuntimeError("the watch over new snapshots has ended")

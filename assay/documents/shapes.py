@@ -41,7 +41,8 @@ class JobProgress(Shape):
 
 class Job(Shape):
     """``interrupted``: whoever worked on it is gone; it goes on when the ingester is back. ``completed``: every file has an
-    outcome, and ``index_version`` is searched. ``failed``: ``error`` says why; what has an outcome by then stays."""
+    outcome, and ``searchable`` says whether all searches use ``index_version``. ``failed``: ``error`` says why; what has an
+    outcome by then stays."""
 
     id: str
     bucket: str
@@ -52,6 +53,11 @@ class Job(Shape):
     files: list[JobFile]
     progress: JobProgress
     index_version: str | None = None
+    searchable: bool | None = Field(
+        None,
+        description="Of a job that has an `index_version`: whether every replica searches it. false: not within ten seconds; "
+        "each takes it up as soon as it can.",
+    )
     undeclared: dict[str, int] = Field(
         {}, description="Metadata that the bucket's schema does not name: in how many files."
     )

@@ -68,6 +68,7 @@ class Ended(Shape):
 
     type: Literal["ended"] = "ended"
     index_version: str | None = None
+    searchable: bool | None = None
     undeclared: dict[str, int] = {}
     not_asked: list[str] = []
     unused: list[str] = []
@@ -281,6 +282,7 @@ def _folded(asked: Asked, records: Sequence[Record], alive: bool) -> Job:
         files=list(files.values()),
         progress=progress,
         index_version=how.index_version,
+        searchable=how.searchable,
         undeclared=how.undeclared,
         not_asked=how.not_asked,
         unused=how.unused,

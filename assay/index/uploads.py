@@ -25,6 +25,7 @@ from assay.index.metadata import Given, MetadataRows
 from assay.index.mirror import compact
 from assay.index.parse.parser import Limits, Parser
 from assay.index.remove import remove
+from assay.index.replicas import number_of
 from assay.schemas import ErrorBody
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ POLL_S = 0.25
 BUSY_S = 2.0  # between two looks whether another process still writes to the index
 SERVED_S = 10.0  # searches that take longer to take up a snapshot are not waited for
 DELETE_S = 10.0  # how long a deletion waits for a job that is writing
+_DELETIONS = 16  # at once; the ingester must still hear of the replicas that they wait for
 _SAY_S = 0.5
 _ALIVE_S = 5.0
 _SWEEP_S = 3600.0
@@ -60,7 +62,8 @@ class _Stopped(Exception):
 class Uploads:
     """Jobs of a spool into an index, in the order in which they came; a deletion takes its turn between two of them.
 
-    ``encoder`` is made with the first job. ``served``: the index version that searches use now, None where there is none.
+    ``encoder`` is made with the first job. ``served``: the oldest version of the index that a search may use now, None
+    where one may have none.
     ``extract``: who reads fields out of a job's documents.
     """
 
@@ -96,8 +99,10 @@ class Uploads:
                 await self._work(waiting[0])
 
     async def delete(self, bucket: str, doc_id: str) -> None:
-        """Returns when searches do not find it any more. Raises ``NotFound``, ``IndexBusy``; ``StageTimeout``: it is out of the
-        index, and searches have not taken that up yet. Once begun it is done, whoever still waits for it."""
+        """Returns when no search finds it any more. Raises ``NotFound``, ``IndexBusy``; ``StageTimeout``: it is out of the
+        index, and not all searches have taken that up yet. Once begun it is done, whoever still waits for it."""
+        if len(self._deletions) >= _DELETIONS:
+            raise IndexBusy(f"{_DELETIONS} documents are being deleted; try again in a moment.")
         work = asyncio.create_task(self._delete(bucket, doc_id))
         self._deletions.add(work)
         work.add_done_callback(self._deletions.discard)
@@ -114,7 +119,9 @@ class Uploads:
         finally:
             self._turn.release()
         if not await self._taken_up(done.id):
-            raise StageTimeout("The document is deleted, but searches have not taken up the new index yet.")
+            raise StageTimeout(
+                "The document is out of the index, but some searches may still find it: not every replica has the new one."
+            )
 
     async def _work(self, id_: str) -> None:
         alive = asyncio.create_task(self._touching(id_))
@@ -123,8 +130,10 @@ class Uploads:
             ended = await _in_thread(lambda: self._run(id_, loop))
             if ended is None:
                 return
-            if ended.index_version is not None and not await self._taken_up(ended.index_version):
-                log.warning("no search uses index %s yet, which job %s made", ended.index_version, id_)
+            if ended.index_version is not None:
+                ended = ended.model_copy(update={"searchable": await self._taken_up(ended.index_version)})
+                if not ended.searchable:
+                    log.warning("not every search uses index %s yet, which job %s made", ended.index_version, id_)
             await asyncio.to_thread(self._spool.end, id_, ended)
             await _in_thread(self._tidy)
         except asyncio.CancelledError:
@@ -139,12 +148,12 @@ class Uploads:
             await asyncio.to_thread(self._spool.touch, id_)
 
     async def _taken_up(self, version: str) -> bool:
-        """Waits until searches use this version of the index, or a later one."""
+        """Waits until all searches use this version of the index, or a later one."""
         until = time.monotonic() + SERVED_S
         while time.monotonic() < until:
             with suppress(AssayError):  # a retriever that is just being replaced
                 seen = await self._served()
-                if seen is not None and _number(seen) >= _number(version):
+                if seen is not None and number_of(seen) >= number_of(version):
                     return True
             await asyncio.sleep(0.05)
         return False
@@ -291,10 +300,6 @@ def _deaths(records: Sequence[Record]) -> int:
         elif isinstance(record.event, JobStatusEvent) and record.event.state == "running":
             deaths += 1
     return deaths
-
-
-def _number(version: str) -> int:
-    return int(version[1:].partition("-")[0])
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

@@ -23,6 +23,7 @@ from assay.serve_config import load
 from deployments.local import LocalGraph, descendants
 
 ROOT = Path(__file__).parents[2]
+_LOOKS = 20  # of which not all ask the same one of two replicas
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
 
 pytestmark = pytest.mark.timeout(300)
@@ -57,7 +58,8 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Any) -> Iterator[Served]:
-    """The whole graph but for an engine, which no search asks; a byte of its dense leg is not what was written."""
+    """The whole graph but for an engine, which no search asks, and with two retrievers, of which any may answer; a byte of its
+    dense leg is not what was written."""
     folder, index = tmp_path_factory.mktemp("pages"), tmp_path_factory.mktemp("serving") / "index"
     for word in WORDS:
         page(folder, word)
@@ -71,6 +73,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Any)
     application["import_path"] = "bench.search_http:build_app"
     application["args"]["index"] = {"uri": str(index), "poll_s": 0.2}
     application["args"]["ingress"] = {"documents": {"path": str(folder.parent / "uploads")}}
+    next(item for item in application["deployments"] if item["name"] == "Retriever")["num_replicas"] = 2
     (folder.parent / "serving.yaml").write_text(yaml.safe_dump(raw))
     port, log = free_tcp_port_factory(), folder.parent / "serving.log"
     with LocalGraph(load(folder.parent / "serving.yaml"), log=log, port=port) as graph:
@@ -87,10 +90,7 @@ def test_a_torn_leg_is_told_and_mended_without_a_restart(served: Served) -> None
     assert found.hits[0].uri == "gamma.md"
     assert [d.fallback for d in found.degraded] == ["the sparse leg alone"]
     served.ingest(served.folder)
-    until = time.monotonic() + 30
-    while served.client.ready().status != "ready":
-        assert time.monotonic() < until, served.client.ready()
-        time.sleep(0.1)
+    assert soon(lambda: all(served.client.ready().status == "ready" for _ in range(_LOOKS)))
     assert served.client.search(SearchRequest(question="pump of gamma")).degraded == []
 
 
@@ -152,6 +152,19 @@ def test_an_upload_is_searched_and_a_deletion_is_not(served: Served) -> None:
     served.client.delete_document(done.files[0].doc_id)
     assert "sigma.md" not in served.uris("pump of sigma")
     assert soon(lambda: "tau.md" in served.uris("pump of tau"))
+
+
+def test_what_is_acknowledged_holds_for_every_replica(served: Served) -> None:
+    """``served`` has two, which look for a new snapshot each at its own time."""
+    names = [f"upsilon{n}.md" for n in range(3)]
+    text = "# Page {0}\n\nThe pump of {0} moves tar.\n"
+    job = served.client.upload("default", [(name, text.format(name[:-3]).encode()) for name in names])
+    done = served.client.wait(job.id)
+    assert done.searchable
+    for file in done.files:
+        assert all(file.name in served.uris(f"pump of {file.name[:-3]}") for _ in range(_LOOKS))
+        served.client.delete_document(file.doc_id)
+        assert not any(file.name in served.uris(f"pump of {file.name[:-3]}") for _ in range(_LOOKS)), file.name
 
 
 def test_an_ingester_that_dies_in_a_job_goes_on(served: Served) -> None:

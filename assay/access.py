@@ -182,6 +182,9 @@ class BoundDriver:
         half = len(answers) // 2
         return [*await self.seen(answers[:half], request_id), *await self.seen(answers[half:], request_id)]
 
+    def replayed(self, answer: AskResponse) -> None:
+        self._trail.answered(answer)
+
     async def tools(self, scope: Where, request_id: str) -> tuple[ToolSpec, ...]:
         return await self._driver.tools(await self._scope(request_id, scope), request_id)
 

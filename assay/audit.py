@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from assay.config import AuditConfig
 from assay.errors import AssayError, SetupError
-from assay.events import CompletedEvent, ErrorEvent, Event, EvidenceEvent
+from assay.events import CompletedEvent, ErrorEvent, Event, EvidenceEvent, parse_event
 from assay.schemas import AskResponse
 
 log = logging.getLogger("assay.audit")
@@ -182,6 +182,10 @@ class Trail:
     def answered(self, response: AskResponse) -> None:
         self.note(answer=response.id, ended=response.terminated_by, index_version=response.index_version)
         self.said(said=response.answer.text if response.answer else None)
+        self.shown(response)
+
+    def shown(self, response: AskResponse) -> None:
+        """An answer, perhaps one of several: what it rests on."""
         self.read(evidence.doc_id for evidence in response.evidence or ())
         self._cited.update(dict.fromkeys(citation.doc_id for citation in response.citations))
 
@@ -193,6 +197,14 @@ class Trail:
                 self.answered(event.response)
             case ErrorEvent():
                 self.note(error=event.error.code)
+
+    def passed_on(self, frames: str) -> None:
+        """Events as they were kept, one server-sent frame each; ``heard`` of those that tell of documents."""
+        for frame in frames.split("\n\n"):
+            _, _, rest = frame.partition("\nevent: ")
+            name, _, data = rest.partition("\ndata: ")
+            if name in ("evidence", "completed", "error"):
+                self.heard(parse_event(data))
 
 
 def _own(folder: Path) -> tuple[FileLock, str]:

@@ -498,7 +498,22 @@ class AuditConfig(_Config):
 
 class IngressConfig(_Config):
     max_body_bytes: int = Field(default=1_000_000, ge=1000, le=1_000_000_000)
-    max_ongoing: int = Field(default=32, ge=1, le=10_000, description="Questions in progress per ingress replica.")
+    max_ongoing: int = Field(
+        default=32, ge=1, le=10_000, description="Questions in progress per ingress replica; as many searches."
+    )
+
+    @property
+    def max_listening(self) -> int:
+        """Streams that were taken up, open at once."""
+        return 2 * self.max_ongoing
+
+    @property
+    def max_requests(self) -> int:
+        """All that a replica takes at once of what can last. Serve's own limit must be above it: what Serve refuses, or lets
+        wait, has neither our errors nor our health checks."""
+        documents = self.documents
+        return 2 * self.max_ongoing + self.max_listening + documents.max_uploads + documents.max_streams
+
     heartbeat_s: float = Field(default=10, gt=0, le=300)
     conversations: ConversationsConfig = ConversationsConfig()
     streams: StreamsConfig = StreamsConfig()

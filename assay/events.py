@@ -61,7 +61,8 @@ class ToolCallResult(_Event):
 
 
 class EvidenceEvent(_Event):
-    """``found``: titles of what the question alone found, told while the planner thinks; what stays is ``added`` later."""
+    """``found``: titles of what the question alone found, told while the planner thinks; what stays is ``added`` later.
+    ``doc_ids``: one for each of ``found`` or ``added``."""
 
     type: Literal["evidence"] = "evidence"
     # A default that has to be copied costs more than the rest of the event.

@@ -242,7 +242,7 @@ class Run(Searching):
         if found is None or not found.hits:
             return None
         best = found.hits[: self.config.loop.answer_evidence]
-        return ev.EvidenceEvent(found=[hit.chunk.title for hit in best])
+        return ev.EvidenceEvent(found=[hit.chunk.title for hit in best], doc_ids=[hit.chunk.doc_id for hit in best])
 
     def _choose_mode(self) -> None:
         """``auto``: the loop where the plan, or the question itself, is more than a simple lookup."""

@@ -29,7 +29,7 @@ from assay.ports import Driver
 from assay.schemas import AnswerRecord, AskRequest, Readiness, SearchRequest, SearchResponse
 from assay.streams import MemoryStreams, MirroredStreams, Streams
 from deployments import openapi
-from deployments.body import json_route
+from deployments.body import admitted, json_route
 from deployments.chat import add_chat
 from deployments.conversations import add_conversations, open_store
 from deployments.documents import add_documents
@@ -97,6 +97,7 @@ def make_api(driver: Driver, config: IngressConfig, shared: Streams | None = Non
 
 def _add_questions(app: FastAPI, driver: Driver, runs: Resumables, slots: Slots) -> None:
     @app.post("/v1/answers", tags=["questions"], response_model=None, **openapi.ANSWERS)
+    @admitted(slots.check)
     async def ask(request: Request, body: Annotated[AskRequest, Body(openapi_examples=openapi.ASK)]) -> Response:
         """Ask a question. With `"stream": true` the answer arrives as Server-Sent Events while it is being made."""
         request_id: str = request.state.request_id
@@ -113,6 +114,7 @@ def _add_search(app: FastAPI, driver: Driver, config: IngressConfig) -> None:
     slots = Slots(config.max_ongoing, "searches")
 
     @app.post("/v1/search", tags=["questions"], response_model=None, **openapi.SEARCH)
+    @admitted(slots.check)
     async def search(request: Request, body: Annotated[SearchRequest, Body(openapi_examples=openapi.FIND)]) -> Response:
         """Search: the passages that fit, each with its place, and how they were found. `rerank` asks a model."""
         with slots.one():

@@ -15,6 +15,7 @@ from assay.errors import AssayError, MalformedBody, TooLarge
 from deployments.problems import invalid
 
 M = TypeVar("M", bound=BaseModel)
+E = TypeVar("E", bound=Callable[..., Any])
 
 READ_TIMEOUT_S = 30
 MAX_DEPTH = 64
@@ -42,6 +43,16 @@ class JsonRequest(Request):
         return self.shape
 
 
+def admitted(check: Callable[[], None]) -> Callable[[E], E]:
+    """Of a route's function, under the route: ``check`` raises before a body is read that would be refused after it."""
+
+    def mark(endpoint: E) -> E:
+        endpoint.__dict__[admitted.__name__] = check
+        return endpoint
+
+    return mark
+
+
 def json_route(max_bytes: int) -> type[APIRoute]:
     """The route class of all routes with a body: FastAPI documents the shapes, this reads them."""
 
@@ -52,7 +63,11 @@ def json_route(max_bytes: int) -> type[APIRoute]:
                 return handler
             model = cast(type[BaseModel], self.body_field.field_info.annotation)
 
+            check = getattr(self.endpoint, admitted.__name__, None)
+
             async def read_then_handle(request: Request) -> Response:
+                if check is not None:
+                    check()
                 checked = JsonRequest(request.scope, request.receive)
                 checked.shape = shape_of(await read(request, max_bytes), model)
                 return await handler(checked)

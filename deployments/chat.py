@@ -20,6 +20,7 @@ from assay.tokens import EstimatedTokenizer
 from assay.types import Scope
 from assay.window import Bounds
 from deployments import openapi_chat as openapi
+from deployments.body import admitted
 from deployments.events import told
 from deployments.gate import bound
 from deployments.problems import CHAT_PATHS, chat_error, response_of
@@ -32,6 +33,7 @@ def add_chat(app: FastAPI, driver: Driver, config: IngressConfig, slots: Slots) 
     tokenizer, bounds = EstimatedTokenizer(), Bounds()
 
     @app.post("/v1/chat/completions", tags=["OpenAI"], response_model=None, **openapi.CHAT)
+    @admitted(slots.check)
     async def chat(request: Request, body: Annotated[ChatRequest, Body(openapi_examples=openapi.ASK)]) -> Response:
         """Ask in the form of OpenAI's API. The question is the last user message; what stands before it is history.
 

@@ -27,6 +27,7 @@ from assay.ports import Driver
 from assay.schemas import AskResponse
 from assay.window import Bounds
 from deployments import openapi_conversations as openapi
+from deployments.body import admitted
 from deployments.database import shared_database
 from deployments.events import told
 from deployments.gate import bound
@@ -79,6 +80,9 @@ def add_conversations(app: FastAPI, driver: Driver, runs: Resumables, slots: Slo
         found, turns = await store.read(owner_of(request), id, limit, before)
         shown = await readable(bound(driver, request), turns, request.state.request_id)
         messages = [message for turn in shown for message in _messages(turn)]
+        for message in messages:
+            if message.response is not None:
+                request.state.trail.shown(message.response)
         earlier = turns[0].position if turns and turns[0].position > 0 else None
         return _json(ConversationDetail(**_info(found).model_dump(), messages=messages, before=earlier))
 
@@ -98,6 +102,7 @@ def add_conversations(app: FastAPI, driver: Driver, runs: Resumables, slots: Slo
         await runs.streams.drop_group(owner_of(request), id)
 
     @app.post("/v1/conversations/{id}/messages", tags=["conversations"], response_model=None, **openapi.POST)
+    @admitted(slots.check)
     async def post(
         request: Request,
         id: str,

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -43,8 +43,15 @@ NEEDS: tuple[tuple[str, Scope | None], ...] = (
     ("/v1/tools", None),
     ("/mcp", None),
 )
-# Of a question that holds its permit already: a key of one request at a time may come back to it.
-LISTENS = "/v1/streams/"
+# Of a question that holds its permit already: a key of one request at a time may come back to it, also while the connection
+# that broke still looks open from here.
+LISTENS, ENDS = "GET /v1/streams/", "DELETE /v1/streams/"
+LISTENERS = 2  # for each request that a key may have in progress
+
+
+@dataclass(slots=True)
+class Count:
+    now: int = 0
 
 
 @dataclass(slots=True)
@@ -53,14 +60,16 @@ class Meter:
 
     tokens: float
     at: float
-    running: int = 0
+    running: Count = field(default_factory=Count)
+    listening: Count = field(default_factory=Count)
 
 
 class Permit:
     """One of the requests that a key may have in progress: until the request ends, and whoever else holds it has let it go."""
 
-    def __init__(self, meter: Meter) -> None:
-        self._meter, self._holders = meter, 0
+    def __init__(self, count: Count) -> None:
+        self._count, self._holders = count, 0
+        count.now += 1
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -70,7 +79,7 @@ class Permit:
         finally:
             self._holders -= 1
             if self._holders == 0:
-                self._meter.running -= 1
+                self._count.now -= 1
 
 
 class Gate:
@@ -94,7 +103,7 @@ class Gate:
             grant = _among(scope, self._granted(scope))
             trail.note(key=grant.key_id, tenant=grant.tenant, groups=grant.groups)
             _check_scope(scope, grant)
-            permit = self._permit(grant, _path(scope)) if grant.key_id else None
+            permit = self._permit(grant, f"{scope['method']} {_path(scope)}") if grant.key_id else None
         except AssayError as fault:
             trail.refused()
             trail.note(error=fault.code)
@@ -117,7 +126,7 @@ class Gate:
             raise Unauthorized("Send a valid API key, as the header 'Authorization: Bearer assay_...'.")
         return grant
 
-    def _permit(self, grant: Grant, path: str) -> Permit | None:
+    def _permit(self, grant: Grant, what: str) -> Permit:
         now = self._clock()
         meter = self._meters.setdefault(grant.key_id, Meter(grant.rate, now))
         meter.tokens = min(grant.rate, meter.tokens + (now - meter.at) * grant.rate / 60)
@@ -125,14 +134,15 @@ class Gate:
         if meter.tokens < 1:
             seconds = math.ceil((1 - meter.tokens) * 60 / grant.rate)
             raise _Wait(f"This key may send {grant.rate} requests a minute; try again in {seconds} s.", seconds)
-        listens = path.startswith(LISTENS)
-        if meter.running >= grant.concurrency and not listens:
-            raise _Wait(f"This key may have {grant.concurrency} requests in progress; try again when one is done.", 1)
+        most, count, kind = grant.concurrency, meter.running, "requests in progress"
+        if what.startswith(LISTENS):
+            most, count, kind = LISTENERS * most, meter.listening, "streams taken up"
+        elif what.startswith(ENDS):  # it makes room
+            count = Count()
+        if count.now >= most:
+            raise _Wait(f"This key may have {most} {kind}; try again when one is done.", 1)
         meter.tokens -= 1
-        if listens:
-            return None
-        meter.running += 1
-        return Permit(meter)
+        return Permit(count)
 
     async def _refuse(self, fault: AssayError, scope: Connection, receive: Receive, send: Send) -> None:
         headers = {"www-authenticate": "Bearer"} if fault.status == 401 else {}

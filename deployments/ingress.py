@@ -18,7 +18,7 @@ from deployments.remote import RemoteDriver, RemoteStreams
 from deployments.telemetry import adopt_logs
 
 
-@serve.deployment(max_ongoing_requests=256, max_queued_requests=256, ray_actor_options={"num_cpus": 0.1})
+@serve.deployment(max_ongoing_requests=384, max_queued_requests=256, ray_actor_options={"num_cpus": 0.1})
 @serve.ingress()
 class Ingress:
     """``serve.get_app_handle("assay")`` reaches ``ask``, ``stream`` and ``search``; the HTTP app is built in each replica."""

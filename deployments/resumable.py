@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from ulid import ULID
 
 from assay.access import Grant
+from assay.audit import Trail
 from assay.config import IngressConfig
 from assay.errors import Abandoned, AssayError, StageUnavailable
 from assay.events import CompletedEvent, ErrorEvent, Event
@@ -41,7 +42,7 @@ class Resumables:
 
     def __init__(self, streams: Streams, config: IngressConfig) -> None:
         self.streams, self.config = streams, config
-        self.listeners = Slots(2 * config.max_ongoing, "streams that were taken up")
+        self.listeners = Slots(config.max_listening, "streams that were taken up")
         self._running: set[asyncio.Task[None]] = set()
 
     def respond(
@@ -191,8 +192,11 @@ class _TakenUp(Response):
         self._slots = runs.listeners
         self._owner, self._request_id = owner_of(request), request.state.request_id
         self._id, self._after = id, after
+        self._trail: Trail = request.state.trail
+        self._tells = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._tells = True  # of whoever asks, the driver tells
         with self._slots.one():
             await while_connected(receive, self.listen(scope, receive, send))
 
@@ -204,7 +208,10 @@ class _TakenUp(Response):
         async with open_line(send, self._heartbeat_s, {**EVENTS_HEADER, STREAM_HEADER: self._id}) as write:
             while True:
                 if part.frames:
-                    await write("".join(part.frames))
+                    frames = "".join(part.frames)
+                    if self._tells:
+                        self._trail.passed_on(frames)
+                    await write(frames)
                 if part.ended:
                     return
                 self._after += len(part.frames)

@@ -35,10 +35,13 @@ class Slots:
     def __init__(self, limit: int, what: str) -> None:
         self._limit, self._what, self._taken = limit, what, 0
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
+    def check(self) -> None:
         if self._taken >= self._limit:
             raise Overloaded(f"{self._limit} {self._what} are in progress here already; try again in a moment.")
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        self.check()
         self._taken += 1
         try:
             yield

@@ -37,6 +37,10 @@ class Sees(Asks, Protocol):
         """Of each answer, whether all that it rests on is there for whoever asks."""
         ...
 
+    def replayed(self, answer: AskResponse) -> None:
+        """It is given once more, as it was kept."""
+        ...
+
 
 async def readable(driver: Sees, turns: Sequence[TurnRecord], request_id: str) -> list[TurnRecord]:
     """The turns as they may be seen now: one whose answer rests on what is no longer there has failed, as not found."""
@@ -91,7 +95,9 @@ class Talk:
             (replay,) = await readable(self._driver, [begun.replay], request_id)
             if replay.response is None:
                 raise NotFound("There is no such answer, or no more.")
-            yield _as_asked(AskResponse.model_validate_json(replay.response), request)
+            answer = AskResponse.model_validate_json(replay.response)
+            self._driver.replayed(answer)
+            yield _as_asked(answer, request)
             return
         ended = False
         try:

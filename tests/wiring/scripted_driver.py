@@ -89,6 +89,7 @@ class ScriptedDriver:
         self.closed = 0
         self.registry, self.retriever = Registry(builtin_tools()), ListRetriever(*PASSAGES)
         self.used: list[tuple[str, t.Scope]] = []
+        self.search_waits: asyncio.Event | None = None
         self.search_fault: BaseException | None = None
         self.describe_fault: BaseException | None = None
         self.described = (t.BucketInfo("contracts", 60, 4000, "Agreements"), t.BucketInfo("secret", 1, 2))
@@ -117,6 +118,8 @@ class ScriptedDriver:
     async def search(self, request: s.SearchRequest, request_id: str) -> s.SearchResponse:
         self.request_ids.append(request_id)
         self.searched.append(request)
+        if self.search_waits is not None:
+            await self.search_waits.wait()
         if self.search_fault:
             raise self.search_fault
         hit = s.SearchHit(
@@ -140,6 +143,8 @@ class ScriptedDriver:
 
     async def seen(self, answers: Sequence[s.AskResponse], request_id: str) -> list[bool]:
         return [True for _ in answers]
+
+    def replayed(self, answer: s.AskResponse) -> None: ...
 
     async def recall(self, answer_id: str, owner: str = "") -> s.AnswerRecord:
         self.recalled.append((answer_id, owner))

@@ -440,6 +440,35 @@ async def test_beyond_max_ongoing_is_503_at_once(driver: ScriptedDriver) -> None
     assert len(driver.asked) == 5
 
 
+async def test_a_refusal_waits_for_no_body(driver: ScriptedDriver) -> None:
+    read = 0
+
+    async def slow() -> AsyncGenerator[bytes]:
+        nonlocal read
+        read += 1
+        yield b'{"question": '
+        await asyncio.sleep(60)
+
+    driver.script = [ev.StatusEvent(state="planning"), 1.0, *whole()]
+    async with in_process(make_api(driver, CONFIG)) as http:
+        conversation = (await http.post("/v1/conversations", json={})).json()["id"]
+        asked = [asyncio.create_task(http.post(ASK, json={"question": "When?"})) for _ in range(CONFIG.max_ongoing)]
+        await until(lambda: driver.running == CONFIG.max_ongoing)
+        for path in (ASK, "/v1/chat/completions", f"/v1/conversations/{conversation}/messages"):
+            async with asyncio.timeout(5):
+                reply = await http.post(path, content=slow())
+            assert (reply.status_code, read) == (503, 0), path
+        await asyncio.gather(*asked)
+        driver.search_waits = asyncio.Event()
+        found = [asyncio.create_task(http.post("/v1/search", json={"question": "W?"})) for _ in range(2)]
+        await until(lambda: len(driver.searched) == CONFIG.max_ongoing)
+        async with asyncio.timeout(5):
+            assert (await http.post("/v1/search", content=slow())).status_code == 503
+        assert read == 0
+        driver.search_waits.set()
+        assert [reply.status_code for reply in await asyncio.gather(*found)] == [200, 200]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("before", [[], [ev.StatusEvent(state="planning"), ev.AnswerEvent(delta="It")]])
 async def test_client_that_goes_ends_the_question(stream: bool, before: list[Any]) -> None:

@@ -15,9 +15,11 @@ from assay import __main__ as command
 from assay.audit import Audit
 from assay.config import AuditConfig, ConversationsConfig, IngressConfig
 from assay.errors import SetupError
+from assay.events import CompletedEvent, EvidenceEvent
 from assay.keys import KeyFile
+from assay.schemas import EvidenceRef
 from deployments.api import make_api
-from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver
+from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver, response
 from tests.wiring.test_api import in_process, until
 from tests.wiring.test_keys import CHAT, QUESTION, key
 
@@ -81,6 +83,35 @@ async def test_who_asked_and_what_was_read_and_cited(http: httpx.AsyncClient, fi
     text = json.dumps(found)
     for secret in (SECRET, ANSWER, "Deed", CITATION.quote, mine["authorization"].rpartition("_")[2]):
         assert secret not in text and json.dumps(secret)[1:-1] not in text
+
+
+async def test_what_was_kept_is_told_again_as_it_is_given_again(file: KeyFile, tmp_path: Path) -> None:
+    """A repeated message, the history of a conversation, and a stream that is taken up: nobody asks the driver."""
+    place = {"slot": "E1", "chunk_id": 1, "title": "", "uri": "", "rank": 1, "span": (0, 9), "score": 1.0, "round": 1}
+    evidence = EvidenceRef.model_validate({**place, "doc_id": "doc_read", "sources": ["dense"]})
+    completed = CompletedEvent(response=response().model_copy(update={"evidence": [evidence]}))
+    driver = ScriptedDriver(EvidenceEvent(found=["Early"], doc_ids=["doc_found"]), completed)
+    async with in_process(make_api(driver, config_of(tmp_path))) as http:
+        await _again_and_again(http, key(file), tmp_path)
+
+
+async def _again_and_again(http: httpx.AsyncClient, mine: dict[str, str], tmp_path: Path) -> None:
+    path = f"/v1/conversations/{(await http.post('/v1/conversations', json={}, headers=mine)).json()['id']}"
+    once = {**mine, "idempotency-key": "once"}
+    for _ in range(2):
+        assert (await http.post(f"{path}/messages", json=QUESTION, headers=once)).status_code == 200
+    assert (await http.get(path, headers=mine)).status_code == 200
+    asked = await http.post("/v1/answers", json={**QUESTION, "stream": True, "resumable": True}, headers=mine)
+    taken_up = await http.get(f"/v1/streams/{asked.headers['x-stream-id']}", headers=mine)
+    assert CITATION.quote in taken_up.text
+    _, first, again, history, stream, resumed = await written(tmp_path, 6)
+    for line in (first, stream, resumed):
+        assert (line["read"], line["cited"]) == (["doc_found", "doc_read"], [CITATION.doc_id]), line
+    for line in (again, history):
+        assert (line["read"], line["cited"]) == (["doc_read"], [CITATION.doc_id]), line
+    for line in (first, again, stream, resumed):
+        assert (line["answer"], line["ended"]) == ("ans_1", "answered")
+    assert "answer" not in history
 
 
 async def test_texts_where_they_are_switched_on(file: KeyFile, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from ray.serve.schema import (
 
 import graph
 from assay import serve_config
-from assay.config import AppConfig, EngineConfig
+from assay.config import AppConfig, EngineConfig, IngressConfig
 from assay.conversations.database import CONNECTIONS
 from assay.errors import SetupError
 from assay.keys import KeyFile
@@ -160,12 +160,18 @@ def test_queues_are_bounded_and_not_starved(path: Path) -> None:
         assert item["max_queued_requests"] > 0, item["name"]
 
 
-def test_health_checks_do_not_queue_behind_questions(path: Path) -> None:
-    """The ingress refuses the question after the last that it takes; its replica still has room for other requests."""
+def test_health_checks_do_not_queue_behind_what_lasts(path: Path) -> None:
+    """The ingress refuses what is too much itself, of every kind; its replica still has room for other requests."""
     (app,) = load(path)["applications"]
     (ingress,) = [item for item in app["deployments"] if item["name"] == "Ingress"]
-    limit = AppConfig.model_validate(app["args"]).ingress.max_ongoing
-    assert ingress["max_ongoing_requests"] >= limit + 16
+    config = AppConfig.model_validate(app["args"]).ingress
+    assert ingress["max_ongoing_requests"] >= config.max_requests + 16
+    assert config.max_requests > 4 * config.max_ongoing, "questions, searches, streams taken up (twice), and jobs"
+
+
+def test_the_ingress_without_a_config_has_room_too() -> None:
+    config = deployment(graph.Ingress.bind(IngressConfig(), None))._deployment_config  # type: ignore[attr-defined]
+    assert config.max_ongoing_requests >= IngressConfig().max_requests + 16
 
 
 def test_http_times_out_after_the_driver(path: Path) -> None:

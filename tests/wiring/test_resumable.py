@@ -21,6 +21,7 @@ from assay.config import ConversationsConfig, IngressConfig, StreamsConfig
 from assay.keys import KeyFile
 from assay.streams import MemoryStreams, Streams
 from deployments.api import make_api
+from deployments.gate import LISTENERS
 from tests.wiring.scripted_driver import ScriptedDriver, Step, whole
 from tests.wiring.test_api import JSON, error_of, frames, until
 
@@ -269,6 +270,29 @@ async def test_a_question_that_goes_on_alone_holds_its_slot() -> None:
         await until(lambda: driver.running == 0)
         driver.script = whole()
         assert (await http.post(ASK, json=RESUMABLE)).status_code == 200
+
+
+async def test_a_key_listens_to_no_more_than_its_share(tmp_path: Path) -> None:
+    """Who may ask one thing at a time must not take the places of all others; and may still end what it asked."""
+    file = KeyFile(tmp_path / "keys.json")
+    greedy, other = (
+        {"authorization": f"Bearer {file.create('a', None, ['ask'], 600, concurrency)[1]}"} for concurrency in (1, 16)
+    )
+    driver = ScriptedDriver(ev.StatusEvent(state="planning"), 60.0)
+    settings = config().model_copy(update={"keys": str(tmp_path / "keys.json")})
+    async with replicas(driver, settings, 1, **greedy) as (http,), AsyncExitStack() as stack:
+        id_, _ = await drop_after(http, 1)
+        for _ in range(LISTENERS):
+            reply = await stack.enter_async_context(http.stream("GET", f"/v1/streams/{id_}"))
+            assert reply.status_code == 200
+        over = await take_up(http, id_, 0)
+        assert (over.status_code, error_of(over)["code"]) == (429, "rate_limited")
+        theirs = await stack.enter_async_context(http.stream("GET", f"/v1/streams/{id_}", headers=other))
+        assert theirs.status_code == 200
+        assert (await http.delete(f"/v1/streams/{id_}")).status_code == 204
+        assert [line async for line in theirs.aiter_lines() if line.startswith("event: ")][-1] == "event: error"
+        await stack.aclose()
+        assert (await take_up(http, id_, 0)).status_code == 200  # what it held it has let go
 
 
 # ---- gone for good --------------------------------------------------------------------------------------------------

@@ -172,6 +172,7 @@ async def test_what_the_question_alone_found_is_told_while_the_planner_thinks() 
             kinds.append(event.type)
             if isinstance(event, EvidenceEvent) and event.found:
                 assert event.found[0] == "Moon" and event.added == []
+                assert len(event.doc_ids) == len(event.found)
                 told.set()
     assert kinds.index("evidence") < kinds.index("plan") and kinds[-1] == "completed"
 

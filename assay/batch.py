@@ -8,8 +8,11 @@ import hashlib
 import json
 import os
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import date, datetime, time
+from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +29,8 @@ FORMATS = (".jsonl", ".ndjson", ".csv", ".parquet")
 # those whose groups it is asked for.
 ASKED = tuple(name for name in AskRequest.model_fields if name != "stream")
 GROUPS = "groups"
-NUMBER = "row"
+NUMBER = "row"  # of a line of what is written
+PLACE = "assay:row"  # the same in what is asked, where a file may have a column "row" of its own
 
 
 def answers(dataset: Any, *, concurrency: int = 4, app: str = "assay", timeout_s: float = 300.0) -> Any:
@@ -93,8 +97,8 @@ def failed(row: Mapping[str, Any], fault: AssayError, seconds: float) -> dict[st
 
 
 def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
-    extra = {name: value for name, value in row.items() if name not in (*ASKED, GROUPS, NUMBER, "id")}
-    return {NUMBER: row.get(NUMBER), "id": row.get("id"), "question": row.get("question"), "extra": extra}
+    extra = {name: value for name, value in row.items() if name not in (*ASKED, GROUPS, PLACE, "id")}
+    return {NUMBER: row.get(PLACE), "id": row.get("id"), "question": row.get("question"), "extra": extra}
 
 
 def can_retry(code: str) -> bool:
@@ -138,10 +142,10 @@ def _read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(10_000_000)
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, restkey="")
+        reader = csv.DictReader(file)
         try:
             for row in reader:
-                if "" in row:
+                if None in row:
                     raise ValueError(f"line {reader.line_num} has more cells than the header")
                 yield row
         except csv.Error as e:
@@ -163,7 +167,22 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     if path.suffix.lower() == ".parquet":
         _write_parquet(path, rows)
         return
-    write_atomic(path, b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
+    write_atomic(path, b"".join(map(_line, rows)))
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    """A line of JSON. What JSON lacks, and a file's own columns may hold, becomes text: instants, decimals, bytes."""
+    text = json.dumps(row, ensure_ascii=False, default=_as_text)
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can only spell
+        return json.dumps(row, default=_as_text).encode() + b"\n"
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -171,10 +190,23 @@ def _write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     import pyarrow.parquet as pq
 
     names = list(dict.fromkeys(name for row in rows for name in row))
-    flat = [{n: json.dumps(v) if isinstance(v := row.get(n), dict | list) else v for n in names} for row in rows]
+    table = pa.table({name: _column([row.get(name) for row in rows]) for name in names})
     buffer = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(flat), buffer)
+    pq.write_table(table, buffer)
     write_atomic(path, buffer.getvalue().to_pybytes())
+
+
+def _column(values: Sequence[Any]) -> list[Any]:
+    """As they are where all are of one kind that a column can have, else as JSON text; a text among others stays itself."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float} or (len(kinds) == 1 and kinds <= {bool, date, datetime, Decimal, bytes}):
+        return list(values)
+    return [value if value is None else _cell(value) for value in values]
+
+
+def _cell(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=_as_text)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Journal:
@@ -234,6 +266,6 @@ class Journal:
         return lines
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        self._file.write(_line(line))
         self._file.flush()
         os.fsync(self._file.fileno())

@@ -94,7 +94,7 @@ def batch(
     """
     if out.suffix.lower() not in (".jsonl", ".ndjson", ".parquet"):
         raise SetupError(f"'{out.name}' is of no format that can be written", "OUT", (".jsonl", ".parquet"))
-    rows = [{door.NUMBER: n, **row} for n, row in enumerate(door.read_rows(questions), start=1)]
+    rows = [{**row, door.PLACE: n} for n, row in enumerate(door.read_rows(questions), start=1)]
     asked = {"mode": mode, "buckets": bucket or [], door.GROUPS: groups}
     for row in rows:
         for name, value in asked.items():
@@ -111,7 +111,7 @@ def batch(
             _answer(rows, journal, address, concurrency, app, timeout)
         finally:
             signal.signal(signal.SIGINT, before)
-        door.write_rows(out, [journal.done[row[door.NUMBER]] for row in rows])
+        door.write_rows(out, [journal.done[row[door.PLACE]] for row in rows])
         bad = [line for line in journal.done.values() if line["error"] is not None]
         hint = ""
         if any(door.can_retry(line["error"]["code"]) for line in bad):
@@ -134,7 +134,7 @@ def _interrupted(journal: door.Journal, rows: int) -> NoReturn:
 def _answer(
     rows: list[dict[str, Any]], journal: door.Journal, address: str, concurrency: int, app: str, timeout_s: float
 ) -> None:
-    waiting = [row for row in rows if row[door.NUMBER] not in journal.done]
+    waiting = [row for row in rows if row[door.PLACE] not in journal.done]
     if not waiting:
         return
     import ray

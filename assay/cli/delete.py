@@ -24,7 +24,7 @@ def delete(
 
     Exit status: 0 they are gone, 1 one is not there, or a fault.
     """
-    from assay.documents.names import doc_id_of
+    from assay.documents.names import ID, doc_id_of
     from assay.index.files import Layout
     from assay.index.mirror import compact
     from assay.index.remove import remove
@@ -34,7 +34,7 @@ def delete(
         if url is not None:
             with Client(url, api_key=api_key) as client:
                 for name in documents:
-                    client.delete_document(name if name.startswith("doc_") else doc_id_of(bucket, name))
+                    client.delete_document(name if ID.fullmatch(name) else doc_id_of(bucket, name))
                     typer.echo(f"bucket {bucket}: {name} deleted")
             return
         layout = Layout(index)

@@ -12,6 +12,9 @@ MOST_CHARS = 400
 _UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
+ID = re.compile(r"doc_[0-9a-f]{20}")  # what ``doc_id_of`` gives
+
+
 def doc_id_of(bucket: str, uri: str) -> str:
     """Stable: the same file in the same bucket is the same document, whatever its content."""
     return "doc_" + hashlib.sha256(f"{bucket}\0{uri}".encode()).hexdigest()[:20]

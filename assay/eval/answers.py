@@ -44,8 +44,9 @@ class Measured:
 def measured(questions: Sequence[Question], runs: Runs, top: int) -> Measured:
     """The first run is the baseline. Raises ``SetupError`` where a run answered nothing, or is of other questions."""
     values: dict[str, Values] = {}
+    held: dict[str, dict[str, Outcome]] = {}
     for name, outcomes in runs.items():
-        by_id = _by_id(name, questions, outcomes)
+        by_id = held[name] = _by_id(name, questions, outcomes)
         if not by_id:
             codes = ", ".join(_faults(outcomes))
             raise SetupError(f"'{name}' answered none of {len(questions)} questions: {codes}", "run")
@@ -54,6 +55,9 @@ def measured(questions: Sequence[Question], runs: Runs, top: int) -> Measured:
     metrics = _ordered([metric for of in values.values() for metric in of], top)
     ranking = compared(values, baseline, partial=True)
     against = {name: {m: c for m, c in of.items() if m not in _OF_THE_QUESTION} for name, of in ranking.against.items()}
+    for name, of in against.items():
+        if of.pop(BALANCED, None) is not None:
+            of |= _balanced_against(questions, held[baseline], held[name])
     answered = {name: [o for o in outcomes if o["error"] is None] for name, outcomes in runs.items()}
     counts = {
         name: {what: _counted(said for o in outcomes for said in count(o)) for what, count in _COUNTED.items()}
@@ -79,13 +83,26 @@ def _values(questions: Sequence[Question], by_id: Mapping[str, Outcome], top: in
         if q.id in by_id:
             for metric, value in scores(q, by_id[q.id], top).items():
                 values.setdefault(metric, {})[q.id] = value
-    right = {q.id: float(abstained(by_id[q.id]) != q.answerable) for q in questions if q.id in by_id}
-    sides = Counter(q.answerable for q in questions if q.id in right)
-    if len(sides) == 2:
-        # Each side weighs half, so that the mean is the balanced accuracy.
-        total = len(right)
-        values[BALANCED] = {q.id: right[q.id] * total / (2 * sides[q.answerable]) for q in questions if q.id in right}
-    return values
+    return values | _balanced(questions, by_id)
+
+
+def _balanced(questions: Sequence[Question], by_id: Mapping[str, Outcome]) -> Values:
+    """Each side weighs half, so that the mean is the balanced accuracy; nothing where there is one side only."""
+    answered = [q for q in questions if q.id in by_id]
+    sides = Counter(q.answerable for q in answered)
+    if len(sides) < 2:
+        return {}
+    weights = {side: len(answered) / (2 * count) for side, count in sides.items()}
+    return {BALANCED: {q.id: weights[q.answerable] * (abstained(by_id[q.id]) != q.answerable) for q in answered}}
+
+
+def _balanced_against(
+    questions: Sequence[Question], one: Mapping[str, Outcome], other: Mapping[str, Outcome]
+) -> dict[str, Comparison]:
+    """Over the questions that both have answered: the weights of one run's own would be losses where both are right."""
+    both = [q for q in questions if q.id in one and q.id in other]
+    found = {"one": _balanced(both, one), "other": _balanced(both, other)}
+    return dict(compared(found, "one").against["other"]) if found["one"] else {}
 
 
 def _ordered(found: Sequence[str], top: int) -> tuple[str, ...]:

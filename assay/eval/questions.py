@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -69,8 +70,7 @@ def read_questions(path: Path, most: int | None = None) -> list[Question]:
     """JSONL, CSV or Parquet, the first ``most`` of them. Raises ``SetupError`` for a file that cannot be read, and
     ``InvalidRequest`` that names the row, the column and what is allowed."""
     found = [question_of(number, row) for number, row in enumerate(read_rows(path), start=1)]
-    ids = [q.id for q in found]
-    if twice := [i for i in dict.fromkeys(ids) if ids.count(i) > 1]:
+    if twice := [i for i, count in Counter(q.id for q in found).items() if count > 1]:
         raise InvalidRequest(f"{path.name}: two rows have the id '{twice[0]}'", "id")
     return found[:most]
 

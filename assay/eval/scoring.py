@@ -21,14 +21,23 @@ def answer_tokens(text: str) -> list[str]:
     return [word for word in spaced.split() if word not in _ARTICLES]
 
 
+def _both(said: str, wording: str) -> tuple[list[str], list[str]]:
+    """The words of an answer and of a wording; where that is an article or a sign (the grade A), all that stands in both."""
+    words = answer_tokens(wording)
+    if words:
+        return answer_tokens(said), words
+    every = re.compile(r"\w+" if re.search(r"\w", wording) else r"\w+|[^\w\s]")
+    return every.findall(normalise(said)), every.findall(normalise(wording))
+
+
 def exact(said: str, gold: Sequence[str]) -> float:
     """Whether the answer is, word for word, one of the wordings."""
-    return float(any(answer_tokens(said) == answer_tokens(wording) for wording in gold))
+    return float(any(words == wanted for words, wanted in (_both(said, wording) for wording in gold)))
 
 
 def f1(said: str, gold: Sequence[str]) -> float:
     """Harmonic mean of the shares of words that the answer and a wording have in common; of the best wording."""
-    return max(_f1(answer_tokens(said), answer_tokens(wording)) for wording in gold)
+    return max(_f1(*_both(said, wording)) for wording in gold)
 
 
 def _f1(said: list[str], gold: list[str]) -> float:
@@ -40,8 +49,8 @@ def _f1(said: list[str], gold: list[str]) -> float:
 
 def contains(said: str, gold: Sequence[str]) -> float:
     """Whether a wording stands in the answer, as whole words: what can be asked of an answer that is quoted sentences."""
-    words = f" {' '.join(answer_tokens(said))} "
-    return float(any(f" {' '.join(answer_tokens(wording))} " in words for wording in gold))
+    pairs = (_both(said, wording) for wording in gold)
+    return float(any(f" {' '.join(wanted)} " in f" {' '.join(words)} " for words, wanted in pairs))
 
 
 def abstained(outcome: Mapping[str, Any]) -> bool:

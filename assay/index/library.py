@@ -146,7 +146,9 @@ def _after(found: pa.Table, after: str | None) -> pa.Table:
     digits, _, doc_id = after.partition("-")
     if not (digits.isascii() and digits.isdigit() and doc_id) or len(digits) > 18:
         raise InvalidRequest("'after' is not the 'next' of another page.", "after")
-    at = pa.scalar(_EPOCH + timedelta(microseconds=int(digits)), found["ingested_at"].type)
+    at = pa.scalar(
+        int(digits), pa.timestamp("us", "UTC")
+    )  # by its number: a cursor may name a year that Python has not
     older, same = pc.less(found["ingested_at"], at), pc.equal(found["ingested_at"], at)
     return found.filter(pc.or_(older, pc.and_(same, pc.greater(found["doc_id"], doc_id))))
 
@@ -217,7 +219,10 @@ def _first(parts: Sequence[_Part], query: ReadQuery, place: tuple[int, int] | No
     at = next(i for i, part in enumerate(parts) if part.end > place[0])
     if parts[at].end <= query.max_chars:
         return 0
-    return _earlier(parts, at, query.max_chars // _LEAD)
+    first = _earlier(parts, at, query.max_chars // _LEAD)
+    while first < at and parts[at].end - parts[first].start > query.max_chars:
+        first += 1  # what was asked for comes before what leads to it
+    return first
 
 
 def _last(parts: Sequence[_Part], first: int, chars: int) -> int:

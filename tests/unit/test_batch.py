@@ -8,7 +8,7 @@ from assay import batch
 from assay.errors import InvalidRequest, Overloaded
 from assay.schemas import Answer, AskResponse
 
-ROWS = [{"row": n, "question": f"What is {n}?", "gold": n} for n in range(1, 6)]
+ROWS = [{batch.PLACE: n, "row": "own", "question": f"What is {n}?", "gold": n} for n in range(1, 6)]
 
 
 def test_a_row_asks_for_what_its_columns_say() -> None:
@@ -43,8 +43,8 @@ def test_an_outcome_keeps_the_row_and_says_what_came_of_it() -> None:
         answer=Answer(text="It is.", sentences=[], style="extract"),
     )
     done = batch.answered(ROWS[0], response, 1.23456)
-    assert (done["row"], done["question"], done["extra"]) == (1, "What is 1?", {"gold": 1})
+    assert (done["row"], done["question"], done["extra"]) == (1, "What is 1?", {"gold": 1, "row": "own"})
     assert (done["answer"], done["status"], done["error"], done["seconds"]) == ("It is.", "answered", None, 1.235)
     bad = batch.failed(ROWS[0], Overloaded("full"), 1)
-    assert (bad["status"], bad["error"]["code"], bad["extra"]) == ("failed", "overloaded", {"gold": 1})
+    assert (bad["status"], bad["error"]["code"], bad["extra"]) == ("failed", "overloaded", {"gold": 1, "row": "own"})
     assert batch.can_retry("overloaded") and not batch.can_retry("invalid_request")

@@ -90,12 +90,13 @@ def test_formats(graph: LocalGraph, tmp_path: Path, name: str, written: str) -> 
     if name.endswith(".csv"):
         (tmp_path / name).write_text('question,top_k,gold\n"Why, then?",3,x\n')
     else:
-        batch.write_rows(tmp_path / name, [{"question": "Why, then?", "top_k": 3, "gold": "x"}])
+        batch.write_rows(tmp_path / name, [{"question": "Why, then?", "top_k": 3, "gold": "x", "row": 7}] * 2)
     with started(graph, tmp_path / name, tmp_path / written) as run:
         _, err = run.communicate(timeout=120)
     assert run.returncode == 0, err
-    (row,) = batch.read_rows(tmp_path / written)
-    assert row["answer"].startswith("Why, then?") and row["error"] is None
+    rows = batch.read_rows(tmp_path / written)
+    assert all(row["answer"].startswith("Why, then?") and row["error"] is None for row in rows)
+    assert [row["row"] for row in rows] == [*range(1, len(rows) + 1)], "whatever a column of that name says"
 
 
 def test_as_a_dataset(graph: LocalGraph) -> None:

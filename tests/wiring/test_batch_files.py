@@ -1,6 +1,8 @@
 """Rows in files of each format, and a journal that loses and repeats nothing."""
 
 import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,32 @@ def test_a_row_asked_again_counts_once(tmp_path: Path) -> None:
         journal.add(outcome(1))
     with batch.Journal(tmp_path / "out.jsonl", ROWS, {}) as again:
         assert again.done == {1: outcome(1)}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_whatever_a_file_s_own_columns_hold_is_written(tmp_path: Path, suffix: str) -> None:
+    """Of Parquet's kinds, of several kinds in one column, and text that is no Unicode."""
+    extra = {"when": datetime(2026, 1, 2, tzinfo=UTC), "day": date(2026, 1, 2), "cost": Decimal("1.50"), "raw": b"\xff"}
+    rows = [{"row": 1, "question": "x", "id": 1, "extra": extra}, {"row": 2, "question": "\ud83d", "id": "a", **extra}]
+    with batch.Journal(tmp_path / "out.jsonl", rows, {}) as journal:
+        for row in rows:
+            journal.add(row)
+    with batch.Journal(tmp_path / "out.jsonl", rows, {}) as again:
+        assert [again.done[n]["id"] for n in (1, 2)] == [1, "a"] and again.done[2]["question"] == "\ud83d"
+        assert again.done[1]["extra"] == {
+            "when": "2026-01-02T00:00:00+00:00",
+            "day": "2026-01-02",
+            "cost": "1.50",
+            "raw": "/w==",
+        }
+    batch.write_rows(tmp_path / f"all{suffix}", [again.done[1], rows[1]])
+    back = batch.read_rows(tmp_path / f"all{suffix}")
+    assert [str(row["id"]) for row in back] == ["1", "a"]
+
+
+def test_a_column_without_a_name_is_one(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(",question\n0,Why?\n")
+    assert batch.read_rows(tmp_path / "in.csv") == [{"": "0", "question": "Why?"}]
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])

@@ -107,9 +107,12 @@ async def test_a_list_in_pages(http: httpx.AsyncClient) -> None:
         ({"limit": 0}, "limit"),
         ({"limit": 101}, "limit"),
         ({"after": "x"}, "after"),
+        ({"after": "1234567890123456789-doc_x"}, "after"),
         ({"bucket": ""}, "bucket"),
     ):
         assert error_of(await http.get("/v1/documents", params=params))["field"] == field
+    beyond = await http.get("/v1/documents", params={"after": f"{'9' * 18}-doc_x"})  # a year that Python has not
+    assert (beyond.status_code, len(beyond.json()["documents"])) == (200, only["total"] + 3)
     missing = await http.get("/v1/documents", params={"bucket": "b2"})
     assert (missing.status_code, error_of(missing)["allowed"]) == (404, ["b0", "b1"])
 
@@ -150,6 +153,10 @@ async def test_reading_in_order_with_a_place_marked(http: httpx.AsyncClient) -> 
     assert marked.highlight is not None and marked.highlight.span == (edge - 7, edge + 9)
     assert marked.highlight.text == text[edge - 7 : edge + 9] == "".join(p.text for p in marked.parts if p.marked)
     assert marked.span[0] < edge < marked.span[1]
+    for number in (5, 8):  # also where what comes before it would fill the page
+        inside = whole.parts[number].span
+        small = await read(http, doc_id, span=f"{inside[0] + 1},{inside[0] + 4}", max_chars=inside[1] - inside[0] + 50)
+        assert any(part.marked for part in small.parts)
     chunk = whole.parts[8]
     by_chunk = await read(http, doc_id, chunk_id=chunk.chunk_id, max_chars=1000)
     assert by_chunk.highlight is not None and by_chunk.highlight.text in chunk.text

@@ -20,7 +20,11 @@ from assay.eval.scoring import answer_tokens, contains, exact, f1, scores
         ("東京。", "東京", 1.0, 1.0),
         ("ＡＢＣ", "abc", 1.0, 1.0),
         ("", "Paris", 0.0, 0.0),
-        ("the", "a", 1.0, 1.0),
+        ("A.", "A", 1.0, 1.0),
+        ("the blood type is A", "A", 0.0, 1 / 3),
+        ("the", "a", 0.0, 0.0),
+        ("", "A", 0.0, 0.0),
+        ("no", "+", 0.0, 0.0),
     ],
 )
 def test_words_are_counted_as_squad_counts_them(said: str, gold: str, same: float, shared: float) -> None:
@@ -31,6 +35,7 @@ def test_words_are_counted_as_squad_counts_them(said: str, gold: str, same: floa
 def test_a_wording_stands_in_an_answer_as_whole_words() -> None:
     assert contains("It was signed in Paris, in 1783.", ["paris"]) == 1.0
     assert contains("a comparison", ["paris"]) == 0.0
+    assert contains("The blood type is A.", ["A"]) == 1.0 and contains("", ["A"]) == 0.0
     assert answer_tokens("Les États-Unis") == ["les", "étatsunis"]
 
 
@@ -111,6 +116,10 @@ def test_who_refuses_is_right_where_there_is_no_answer() -> None:
     assert told.counts["shy"]["ended by"] == {"no_evidence": 3, "answered": 1}
     against = told.ranking.against["failing"]
     assert len(against["answered"].differences) == 1, "paired over what both have answered"
+    right = [outcome("0"), outcome("1"), outcome("2"), outcome("3", **refused)]
+    late = [*right[:2], outcome("2", error={"code": "timeout"}), right[3]]
+    apart = measured(asked, {"right": right, "right, one late": late}, 5).ranking.against["right, one late"][BALANCED]
+    assert (apart.wins, apart.losses, len(apart.differences)) == (0, 0, 3), "both are right wherever both have answered"
     with pytest.raises(SetupError, match="a run of other questions"):
         measured(asked, {"bold": [outcome(str(n), question="When?") for n in range(4)]}, 5)
     with pytest.raises(SetupError, match="answered none of 4 questions: failed"):

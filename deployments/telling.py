@@ -33,9 +33,7 @@ class Telling:
 
     async def tell(self) -> None:
         """That the Ingester does not hear it is no fault of this replica: one that is away acknowledges nothing."""
-        if (
-            self._name is None or not ray.is_initialized()
-        ):  # as in Serve's local testing mode: nobody has a second replica
+        if self._name is None or not ray.is_initialized():  # Serve's local testing mode has one replica of each
             return
         try:
             async with asyncio.timeout(TELL_S):

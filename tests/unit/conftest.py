@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.fakes import Clock
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -25,3 +27,8 @@ async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
         task for task in asyncio.all_tasks() if not str(task.get_coro()).startswith("<coroutine object TestRunner.")
     ]
     assert not left, f"left running: {left}"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

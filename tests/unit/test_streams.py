@@ -4,20 +4,9 @@ import pytest
 
 from assay.errors import Abandoned, InvalidRequest, NotFound, Overloaded, StageUnavailable
 from assay.streams import LEASE_S, MemoryStreams, MirroredStreams, Part
+from tests.fakes import Clock
 
 pytestmark = pytest.mark.anyio
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

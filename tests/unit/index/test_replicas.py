@@ -3,18 +3,7 @@
 import pytest
 
 from assay.index.replicas import SILENT_S, Replicas, number_of
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.fakes import Clock
 
 
 @pytest.fixture

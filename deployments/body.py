@@ -77,8 +77,8 @@ def json_route(max_bytes: int) -> type[APIRoute]:
     return JsonRoute
 
 
-async def read(request: Request, max_bytes: int, timeout_s: float = READ_TIMEOUT_S) -> bytes:
-    """The whole body, or TooLarge as soon as it is known: by its declared length, or while it arrives."""
+async def read(request: Request, max_bytes: int) -> bytes:
+    """The whole body, or TooLarge as soon as it is known: by its declared length, or while it arrives. Raises ``SlowBody``."""
     _check_headers(request)
     too_large = TooLarge(f"The body must have at most {max_bytes} bytes.")
     declared = request.headers.get("content-length", "")
@@ -86,13 +86,13 @@ async def read(request: Request, max_bytes: int, timeout_s: float = READ_TIMEOUT
         raise too_large
     body = bytearray()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(READ_TIMEOUT_S):
             async for piece in request.stream():
                 body += piece
                 if len(body) > max_bytes:
                     raise too_large
     except TimeoutError:
-        raise SlowBody(f"The body did not arrive within {timeout_s:g} seconds.") from None
+        raise SlowBody(f"The body did not arrive within {READ_TIMEOUT_S:g} seconds.") from None
     return bytes(body)
 
 

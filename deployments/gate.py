@@ -204,12 +204,12 @@ def _path(scope: Connection) -> str:
 
 def _by_its_name(scope: Connection) -> bool:
     """A page of another site, open in a browser here, could have its own name lead to this machine: the name in ``Host`` (and
-    the ``Origin``, where there is one) must then be this machine's."""
+    the ``Origin``, where there is one) must then be this machine's. A browser that asks for another site's page says so, also
+    where it sends no ``Origin``."""
     headers = Headers(scope=scope)
-    names = [_host(f"//{headers.get('host', '')}")]
-    if "origin" in headers:
-        names.append(_host(headers["origin"]))
-    return all(map(is_loopback, names))
+    hosts, origins = headers.getlist("host"), headers.getlist("origin")
+    names = [*(_host(f"//{name}") for name in hosts), *map(_host, origins)]
+    return bool(hosts) and all(map(is_loopback, names)) and headers.get("sec-fetch-site") != "cross-site"
 
 
 def _host(url: str) -> str:

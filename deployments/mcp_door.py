@@ -13,9 +13,9 @@ from mcp import types as mt
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER
 from pydantic import BeforeValidator, Field, ValidationError
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
@@ -31,12 +31,12 @@ from assay.tools.builtin import schema_of
 from assay.types import Hit
 from assay.types import Scope as Where
 from deployments import openapi_tools as openapi
-from deployments.body import check_plain
+from deployments.body import check_plain, read
 from deployments.chat import clarified, source_list
 from deployments.events import told
 from deployments.gate import bound
 from deployments.problems import body_of, internal, invalid
-from deployments.sse import Slots
+from deployments.sse import Slots, while_connected
 
 T = TypeVar("T")
 
@@ -98,24 +98,14 @@ class McpDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, and what it starts: when its client goes, that ends too. The SDK is not told before it answers."""
-        check_plain(Headers(scope=scope))  # the SDK would read a compressed body as it is
+        headers = Headers(scope=scope)
+        check_plain(headers)  # the SDK would read a compressed body as it is
+        if (headers.get(MCP_METHOD_HEADER), headers.get(MCP_NAME_HEADER)) == ("tools/call", ASK):
+            self._questions.check()  # the handshake's clients do not say what they call before their body does
+        body = await read(Request(scope, receive), self._max_bytes) if scope["method"] == "POST" else b""
         messages: asyncio.Queue[Message] = asyncio.Queue(1)
-
-        async def forward() -> None:
-            while (message := await receive())["type"] != "http.disconnect":
-                await messages.put(message)
-
-        gone = asyncio.create_task(forward())
-        work = asyncio.create_task(self._serve(scope, messages.get, send))
-        try:
-            await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise ClientDisconnect
-            work.result()
-        finally:
-            gone.cancel()
-            work.cancel()
-            await asyncio.wait({gone, work})
+        messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        await while_connected(receive, self._serve(scope, messages.get, send))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         manager = StreamableHTTPSessionManager(self._server, stateless=True, max_request_body_size=self._max_bytes)

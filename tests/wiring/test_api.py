@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
@@ -20,7 +20,6 @@ from assay import events as ev
 from assay import schemas as s
 from assay.config import AuditConfig, ConversationsConfig, IngressConfig
 from deployments.api import make_api
-from deployments.body import SlowBody, read
 from deployments.sse import NativeWire, send_events
 from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver, Step, whole
 
@@ -534,16 +533,6 @@ async def test_a_reader_that_takes_nothing_is_given_up() -> None:
         with pytest.raises(ClientDisconnect):
             await send_events(first, events, NativeWire(), send, heartbeat_s=10, send_timeout_s=0.05)
     assert (pulled, len(sent)) == (2, 4)
-
-
-async def test_a_body_that_never_ends_is_given_up() -> None:
-    async def receive() -> Message:
-        await asyncio.sleep(60)
-        raise AssertionError
-
-    request = Request({"type": "http", "headers": [(b"content-type", b"application/json")]}, receive)
-    with pytest.raises(SlowBody):
-        await read(request, 1000, timeout_s=0.05)
 
 
 # ---- search, health, the document -----------------------------------------------------------------------------------

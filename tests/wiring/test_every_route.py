@@ -14,6 +14,7 @@ import pytest
 from assay import events as ev
 from assay.config import AuditConfig, ConversationsConfig, DocumentsConfig, IngressConfig
 from assay.keys import SCOPES, KeyFile
+from deployments import body, upload
 from deployments.api import make_api
 from deployments.gate import ENDS, OPEN, needed
 from tests.wiring.scripted_driver import ScriptedDriver, whole
@@ -45,7 +46,8 @@ class Route:
 def config_of(folder: Path | None = None, **more: Any) -> IngressConfig:
     keys: dict[str, Any] = {}
     if folder is not None:
-        uploads = DocumentsConfig(path=str(folder / "uploads"), max_file_bytes=MOST, max_body_bytes=MOST)
+        path = str(folder / "uploads")
+        uploads = DocumentsConfig(path=path, max_file_bytes=MOST, max_body_bytes=MOST, upload_s=1)
         keys = {"keys": str(folder / "keys.json"), "documents": uploads}
     memory, silent = ConversationsConfig(store="memory"), AuditConfig(folder=None)
     return IngressConfig(conversations=memory, audit=silent, max_body_bytes=MOST, **{**keys, **more})
@@ -168,11 +170,44 @@ async def test_a_body_is_bounded_as_declared_and_as_it_arrives(http: httpx.Async
     taken = [0]
     declared = {**kind, "content-length": str(MOST + 1)}
     reply = await send(http, route, declared, content=endless(taken))
-    few = 1 if route.path != "/mcp" else MOST // 1000  # there what arrives is passed on before it is judged
-    assert (reply.status_code, taken[0] <= few) == (413, True)
+    assert (reply.status_code, taken[0] <= 1) == (413, True)
     taken = [0]
     reply = await send(http, route, kind, content=endless(taken))
     assert reply.status_code == 413 and taken[0] <= MOST // 1000 + 5
+
+
+@pytest.mark.parametrize("route", WITH_BODY, ids=str)
+@pytest.mark.parametrize("pause_s", [60.0, 0.01], ids=["stalls", "trickles"])
+async def test_a_body_that_does_not_arrive_is_given_up(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, route: Route, pause_s: float
+) -> None:
+    monkeypatch.setattr(body, "READ_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(upload, "IDLE_S", 0.1)
+
+    async def slow() -> AsyncGenerator[bytes]:
+        while True:
+            yield b"-"
+            await asyncio.sleep(pause_s)
+
+    kind = {"content-type": "multipart/form-data; boundary=x" if route.files else "application/json"}
+    async with asyncio.timeout(5):
+        reply = await send(http, route, kind, content=slow())
+    assert (reply.status_code, code_of(reply)) == (408, "request_timeout")
+
+
+async def test_who_would_wait_for_a_place_is_refused_before_the_body(tmp_path: Path, driver: ScriptedDriver) -> None:
+    """By every door that asks; ``test_api`` has those of our own."""
+    driver.script = [ev.StatusEvent(state="planning"), 0.3, *whole()]
+    async with in_process(make_api(driver, config_of(tmp_path, max_ongoing=1))) as http:
+        first = asyncio.create_task(http.post("/v1/answers", json={"question": "When?"}))
+        await until(lambda: driver.running == 1)
+        taken = [0]
+        said = {"mcp-method": "tools/call", "mcp-name": "ask", "content-type": "application/json"}
+        over = await http.post("/mcp", headers={**HEADERS, **said}, content=endless(taken))
+        assert (over.status_code, code_of(over), taken[0] <= 1) == (503, "overloaded", True)
+        assert int(over.headers["retry-after"]) > 0
+        assert (await send(http, Route("POST", "/mcp", MCP), {})).status_code == 200  # what asks nothing has its place
+        await first
 
 
 @each_body

@@ -11,10 +11,20 @@ from assay.audit import Trail
 from assay.documents.shapes import BucketList, DocumentList, DocumentView
 from assay.documents.types import DocumentsQuery, ReadQuery
 from assay.errors import AssayError, NotFound, UnknownBucket
-from assay.events import ErrorEvent, Event, drained
+from assay.events import CitationEvent, CompletedEvent, ErrorEvent, Event, EvidenceEvent, drained, of_documents
 from assay.groups import Groups, met
 from assay.ports import Driver
-from assay.schemas import AnswerRecord, AskRequest, AskResponse, Predicate, Readiness, SearchRequest, SearchResponse
+from assay.schemas import (
+    AnswerRecord,
+    AskRequest,
+    AskResponse,
+    Citation,
+    EvidenceRef,
+    Predicate,
+    Readiness,
+    SearchRequest,
+    SearchResponse,
+)
 from assay.types import BucketInfo, ToolSpec
 from assay.types import Scope as Where
 
@@ -172,15 +182,32 @@ class BoundDriver:
 
     async def seen(self, answers: Sequence[AskResponse], request_id: str) -> list[bool]:
         """Of each, whether all documents are there for the grant that it rests on. Mostly they are, and one look tells."""
-        parts = [part for answer in answers for part in (*answer.citations, *(answer.evidence or ()))]
-        documents = sorted({part.doc_id for part in parts if not part.untrusted})
-        there = Where((), Predicate(field="doc_id", op="in", value=[*documents]))
-        if not documents or len(documents) == sum(b.documents for b in await self.describe(there, request_id)):
+        if await self._there({id for answer in answers for id in _rests_on(answer)}, request_id):
             return [True] * len(answers)
         if len(answers) == 1:
             return [False]
         half = len(answers) // 2
         return [*await self.seen(answers[:half], request_id), *await self.seen(answers[half:], request_id)]
+
+    async def check_stream(self, frames: str, request_id: str) -> None:
+        """Raises ``NotFound``, as of a stream that is not there: a document that its events tell of is not, or no more."""
+        found: set[str] = set()
+        for event in of_documents(frames):
+            match event:
+                case EvidenceEvent():
+                    found.update(id for id in event.doc_ids if "://" not in id)  # of the web
+                case CitationEvent():
+                    found.update(_own([event.citation]))
+                case CompletedEvent():
+                    found.update(_rests_on(event.response))
+        if not await self._there(found, request_id):
+            raise NotFound("There is no such stream, or no more.", "id")
+
+    async def _there(self, doc_ids: set[str], request_id: str) -> bool:
+        if not doc_ids:
+            return True
+        where = Where((), Predicate(field="doc_id", op="in", value=sorted(doc_ids)))
+        return len(doc_ids) == sum(bucket.documents for bucket in await self.describe(where, request_id))
 
     def replayed(self, answer: AskResponse) -> None:
         self._trail.answered(answer)
@@ -257,3 +284,12 @@ class BoundDriver:
     def _told(self, fault: AssayError) -> AssayError:
         seen = self._seen(fault.code, fault.allowed)
         return fault if seen == fault.allowed else type(fault)(fault.message, fault.field, seen)
+
+
+def _rests_on(answer: AskResponse) -> Iterable[str]:
+    return _own([*answer.citations, *(answer.evidence or ())])
+
+
+def _own(parts: Iterable[Citation | EvidenceRef]) -> Iterable[str]:
+    """The documents of the collection, and none of the web."""
+    return (part.doc_id for part in parts if not part.untrusted)

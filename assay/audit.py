@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from assay.config import AuditConfig
 from assay.errors import AssayError, SetupError
-from assay.events import CompletedEvent, ErrorEvent, Event, EvidenceEvent, parse_event
+from assay.events import CompletedEvent, ErrorEvent, Event, EvidenceEvent, of_documents
 from assay.schemas import AskResponse
 
 log = logging.getLogger("assay.audit")
@@ -199,12 +199,9 @@ class Trail:
                 self.note(error=event.error.code)
 
     def passed_on(self, frames: str) -> None:
-        """Events as they were kept, one server-sent frame each; ``heard`` of those that tell of documents."""
-        for frame in frames.split("\n\n"):
-            _, _, rest = frame.partition("\nevent: ")
-            name, _, data = rest.partition("\ndata: ")
-            if name in ("evidence", "completed", "error"):
-                self.heard(parse_event(data))
+        """Events as they were kept."""
+        for event in of_documents(frames):
+            self.heard(event)
 
 
 def _own(folder: Path) -> tuple[FileLock, str]:

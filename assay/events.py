@@ -4,7 +4,7 @@ Their names and fields are an interface: new ones may be added; what is removed,
 ``VERSION``.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Annotated, Any, Literal, Self
 
@@ -143,6 +143,15 @@ Event = Annotated[
 ]
 
 parse_event = TypeAdapter[Event](Event).validate_json
+
+
+def of_documents(frames: str) -> Iterator[Event]:
+    """Server-sent frames as they were kept -> their events, of those kinds that name documents or end a stream."""
+    for frame in frames.split("\n\n"):
+        _, _, rest = frame.partition("\nevent: ")
+        name, _, data = rest.partition("\ndata: ")
+        if name in ("evidence", "citation", "completed", "error"):
+            yield parse_event(data)
 
 
 async def drained(events: AsyncGenerator[Event]) -> AskResponse:

@@ -83,7 +83,7 @@ def make_api(driver: Driver, config: IngressConfig, shared: Streams | None = Non
     app.add_exception_handler(RequestValidationError, _on_parameter)
     questions = Slots(config.max_ongoing, "questions")
     _add_questions(app, driver, runs, questions)
-    add_streams(app, runs)
+    add_streams(app, driver, runs)
     add_chat(app, driver, config, questions)
     add_tools(app, driver, config, questions)
     add_documents(app, driver, config)

@@ -16,15 +16,16 @@ from pydantic import WithJsonSchema
 from starlette.types import Receive, Scope, Send
 from ulid import ULID
 
-from assay.access import Grant
+from assay.access import BoundDriver, Grant
 from assay.audit import Trail
 from assay.config import IngressConfig
 from assay.errors import Abandoned, AssayError, StageUnavailable
 from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.ports import Driver
 from assay.schemas import AskRequest
 from assay.streams import Part, Streams
 from deployments import openapi_streams as openapi
-from deployments.gate import held
+from deployments.gate import bound, held
 from deployments.problems import body_of, response_of
 from deployments.sse import EVENTS_HEADER, Events, QuestionResponse, Slots, frame, open_line, while_connected
 
@@ -229,7 +230,13 @@ class _TakenUp(Response):
         return Part((frame(self._after + 1, error),), True)
 
 
-def add_streams(app: FastAPI, runs: Resumables) -> None:
+async def _check(streams: Streams, driver: BoundDriver, request: Request, id: str) -> None:
+    """Raises ``NotFound``: what its events tell of was deleted meanwhile, or is no longer for whoever asks."""
+    part = await streams.read(id, owner_of(request), 0, 0)
+    await driver.check_stream("".join(part.frames), request.state.request_id)
+
+
+def add_streams(app: FastAPI, driver: Driver, runs: Resumables) -> None:
     @app.get("/v1/streams/{id}", tags=["questions"], response_model=None, **openapi.TAKE_UP)
     async def take_up(
         request: Request,
@@ -238,6 +245,7 @@ def add_streams(app: FastAPI, runs: Resumables) -> None:
         after: Annotated[int, Query(ge=0, le=MOST, description="The same, for a first request by `EventSource`.")] = 0,
     ) -> Response:
         """Take up a stream that was asked for with `"resumable": true`: the events after `Last-Event-ID`, and those to come."""
+        await while_connected(request.receive, _check(runs.streams, bound(driver, request), request, id))
         return _TakenUp(runs, request, id, after if last is None else last)
 
     @app.delete("/v1/streams/{id}", status_code=204, tags=["questions"], **openapi.DROP)

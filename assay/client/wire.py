@@ -19,6 +19,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 API_KEY = "ASSAY_API_KEY"
 RETRY_S = 1.0  # before a stream that broke is taken up again
 TRIES = 30  # in a row
+NOT_NOW = (429, 500, 502, 503, 504)  # a stage that restarts, or a replica of the door
 
 M = TypeVar("M", bound=BaseModel)
 E = TypeVar("E")
@@ -130,6 +131,14 @@ class Base:
         if seconds := response.headers.get("retry-after"):
             fault.add_note(f"try again in {seconds} s")
         raise fault
+
+    def _refuse_stream(self, response: httpx.Response, method: str) -> NoReturn:
+        """Raises ``Broken`` where one that is there already cannot be taken up just now."""
+        if method == "GET" and response.status_code in NOT_NOW:
+            raise Broken(
+                f"{self.url} answers with HTTP {response.status_code}: the stream cannot be taken up just now."
+            )
+        self._refuse(response)
 
     def _not_assay(self, response: httpx.Response) -> NotAssay:
         told = f"{self.url} answers with HTTP {response.status_code}, but not as Assay does"

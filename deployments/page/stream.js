@@ -42,7 +42,7 @@ async function* followed(first, path, line) {
         if (LAST.includes(event.type)) return;
       }
     } catch (fault) {
-      if (!(fault instanceof Unreachable) && !stillAnswering(fault, failures)) throw fault;
+      if (!(fault instanceof Unreachable) && !(path && notNow(fault)) && !stillAnswering(fault, failures)) throw fault;
     }
     since = failures ? since : Date.now();
     if (Date.now() - since > GIVE_UP_MS) throw new Unreachable('The connection was lost, and did not come back.');
@@ -53,6 +53,9 @@ async function* followed(first, path, line) {
 }
 
 const again = (path, last, signal) => request(path, { headers: { 'last-event-id': String(last) }, signal });
+
+/** A stream that is there cannot be taken up just now: a stage restarts, or the server's door. */
+const notNow = (fault) => fault instanceof ApiError && (fault.status === 429 || fault.status >= 500);
 
 /** The question has arrived, though its reply has not: under the same name it waits for the same answer. */
 const stillAnswering = (fault, failures) => failures > 0 && fault instanceof ApiError && fault.status === 409;

@@ -309,6 +309,8 @@ def test_an_answer_goes_with_what_it_rests_on(tmp_path: Path) -> None:
         httpx.Client(base_url=url, headers=headers, trust_env=False) as http,
     ):
         answer = http.post("/v1/answers", json={"question": QUESTION}).json()["id"]
+        told = http.post("/v1/answers", json={"question": QUESTION, "stream": True, "resumable": True})
+        stream = f"/v1/streams/{told.headers[STREAM_HEADER]}"
         talk = f"/v1/conversations/{http.post('/v1/conversations', json={}).json()['id']}"
 
         def ask(question: str, key: str) -> httpx.Response:
@@ -325,6 +327,9 @@ def test_an_answer_goes_with_what_it_rests_on(tmp_path: Path) -> None:
             code = http.get(f"/v1/answers/{answer}").status_code
             again, shown = ask(QUESTION, "first"), http.get(talk).json()["messages"][1]
             assert again.status_code == code and shown["role"] == "assistant"
+            for last in ("0", "3"):
+                taken_up = http.get(stream, headers={"last-event-id": last})
+                assert taken_up.status_code == code and (code != 200 or taken_up.text in told.text)
             if code == 200:
                 assert again.json() == said | {"request_id": again.json()["request_id"]}
                 assert (shown["content"], shown["response"]["citations"]) == (said["answer"]["text"], said["citations"])

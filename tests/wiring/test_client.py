@@ -170,6 +170,23 @@ async def test_a_stream_that_breaks_is_taken_up_again(
     assert len(driver.asked) == 2
 
 
+def test_a_stream_that_cannot_be_taken_up_just_now_is_in_a_moment(
+    driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assay.client.blocking.RETRY_S", 0.05)
+    driver.script = [part for step in whole() for part in (step, 0.02)]
+    question = QUESTION.model_copy(update={"resumable": True})
+    with listening(breaks(make_api(driver, CONFIG), after=2, times=1)) as url, Client(url) as client:
+        events = client.stream(question)
+        seen = [next(events)]
+        driver.describe_fault = Overloaded("The retriever has too much to do.")
+        timer = threading.Timer(0.3, lambda: setattr(driver, "describe_fault", None))
+        timer.start()
+        seen += events
+        timer.join()
+    assert [type(event) for event in seen] == [type(step) for step in whole()]
+
+
 @pytest.mark.anyio
 async def test_nothing_listens() -> None:
     with Client(CLOSED) as client, pytest.raises(Unreachable, match="make serve"):

@@ -4,6 +4,11 @@ All of its checks hold: no 500, only documented statuses, types and bodies, no n
 Without its pytest plugin, whose import would take longer than all of tests/unit.
 """
 
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -12,14 +17,21 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.schemas import APIOperation
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from assay.config import DocumentsConfig
+from assay.answers import SqliteAnswers
+from assay.config import AuditConfig, ConversationsConfig, DocumentsConfig, IndexConfig, IngressConfig
+from assay.index.uploads import Uploads
 from deployments.api import make_api
+from tests.unit.index.fakes import WordEncoder
+from tests.wiring.index.builders import DirectParser, ingest, retriever, write
+from tests.wiring.local_driver import LocalDriver
+from tests.wiring.page_server import working
 from tests.wiring.scripted_driver import ScriptedDriver
 from tests.wiring.test_api import CONFIG
+from tests.wiring.test_client import listening
 
+KNOWN = Path(__file__).parents[1] / "schemathesis.toml"
 EXAMPLES = settings(
     max_examples=60,
-    stateful_step_count=10,
     deadline=None,
     derandomize=True,
     database=None,
@@ -41,24 +53,12 @@ def from_here(app: ASGIApp) -> ASGIApp:
 
 
 UPLOADS = TemporaryDirectory(prefix="uploads-")
-# A schema cannot say that a key was sent before, with another message.
-REUSED = {"positive_data_acceptance": {"expected-statuses": ["2xx", "401", "403", "404", "409", "422", "429", "5xx"]}}
-# It does not know that what breaks a schema by its size may be refused by its size.
-REFUSED = {
-    "negative_data_rejection": {
-        "expected-statuses": ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422"]
-    }
-}
 schema = schemathesis.openapi.from_asgi(
     "/openapi.json",
     from_here(make_api(ScriptedDriver(), CONFIG.model_copy(update={"documents": DocumentsConfig(path=UPLOADS.name)}))),
+    # It makes 4,000 requests a route by its coverage, a minute even when other tests are chosen; random ones suffice.
     config=schemathesis.Config.from_dict(
-        {
-            # It makes 4,000 requests a route, a minute even when other tests are chosen; random ones suffice.
-            "phases": {"coverage": {"enabled": False}},
-            "checks": REFUSED,
-            "operations": [{"include-name": "POST /v1/conversations/{id}/messages", "checks": REUSED}],
-        }
+        {**tomllib.loads(KNOWN.read_text()), "phases": {"coverage": {"enabled": False}}}
     ),
 )
 
@@ -73,9 +73,41 @@ def test_each_operation(operation: APIOperation) -> None:
     check()
 
 
-def test_chains_of_operations() -> None:
-    """What one answers is asked of another, as the links do that schemathesis finds in the document."""
-    # Nobody works on jobs here, so that their events do not end; and a job's id is taken for that of a document.
-    chains = schema.exclude(path_regex=r"/v1/documents/(jobs/.*/events|\{doc_id\})").as_state_machine()
-    assert len([rule for rule in dir(chains) if "___20" in rule]) > 10
-    chains.run(settings=settings(EXAMPLES, max_examples=20))
+def test_its_command_from_outside(tmp_path: Path) -> None:
+    """Over a socket and a real index, in which what is uploaded is read and what is deleted is gone. What one operation answers
+    is asked of another, by the links that schemathesis finds in the document."""
+    index = tmp_path / "index"
+    ingest(write(tmp_path / "files", {"pump.md": "# Pump manual\n\nThe pump is serviced each May."}), index, "manuals")
+    documents, found = DocumentsConfig(path=str(tmp_path / "uploads")), retriever(index)
+
+    async def served() -> str | None:
+        found.reload()
+        return found.index_version
+
+    uploads = Uploads(documents, IndexConfig(uri=str(index)), WordEncoder, served, lambda limits: DirectParser(limits))
+    driver = LocalDriver(found, "{}", SqliteAnswers(tmp_path / "answers.db", 1000, 1), uploads)
+    memory, silent = ConversationsConfig(store="memory"), AuditConfig(folder=None)
+    config = IngressConfig(conversations=memory, documents=documents, audit=silent)
+    with working(uploads), listening(make_api(driver, config)) as url:
+        words = [
+            "run",
+            f"{url}/openapi.json",
+            "--phases=examples,stateful",
+            "--checks=all",
+            "--max-examples=15",
+            "--seed=1",
+        ]
+        program = Path(sys.executable).with_name("schemathesis")
+        command = [str(program), f"--config-file={KNOWN}", "--no-color", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    covered = re.search(r"API Links: +(\d+) covered", done.stdout)
+    assert covered is not None and int(covered[1]) >= 5, done.stdout
+
+
+def test_ids_lead_to_what_they_are_of() -> None:
+    """By the names of shapes and parameters schemathesis guesses which id of an answer another operation takes."""
+    chains = [rule for rule in dir(schema.as_state_machine()) if "___20" in rule]
+    of_a_document = ("GET_v1_documents_doc_id_", "DELETE_v1_documents_doc_id_")
+    starts = {rule.partition("___")[0] for rule in chains if rule.endswith(of_a_document)}
+    assert starts == {"GET_v1_documents", "GET_v1_documents_doc_id", "POST_v1_search"}, chains

@@ -22,7 +22,7 @@ from deployments import openapi_documents as openapi
 from deployments import upload
 from deployments.gate import bound
 from deployments.problems import censored
-from deployments.sse import Slots, frame, open_line, while_connected
+from deployments.sse import Slots, frame, open_line, until_last, while_connected
 
 POLL_S = 0.25
 MOST_CHARS = 200_000
@@ -135,7 +135,7 @@ class JobResponse(Response):
         self._request_id, self._slots, self._heartbeat_s = request_id, slots, heartbeat_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._slots.one():
+        with until_last(self._slots.one(), send) as send:
             await while_connected(receive, self._run(send))
 
     async def _run(self, send: Send) -> None:

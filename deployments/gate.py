@@ -24,6 +24,7 @@ from assay.keys import Keyring
 from assay.ports import Driver
 from deployments.page import is_page
 from deployments.problems import body_of, response_of
+from deployments.sse import until_last
 
 GROUPS_HEADER = "x-assay-groups"
 OPEN = ("/healthz", "/readyz", "/openapi.json")
@@ -110,7 +111,7 @@ class Gate:
             await self._refuse(fault, scope, receive, send)
             return
         scope["state"] |= {"grant": grant, "permit": permit}
-        with held(permit):
+        with until_last(held(permit), send) as send:
             await self.app(scope, receive, send)
 
     def _granted(self, scope: Connection) -> Grant:

@@ -75,7 +75,8 @@ def add_tools(app: FastAPI, driver: Driver, config: IngressConfig, questions: Sl
         return Response(json.dumps({"tools": told}, ensure_ascii=False), media_type="application/json")
 
     door = McpDoor(driver, config, questions)
-    app.router.routes.append(Route(PATH, door, methods=["GET", "POST", "DELETE"], include_in_schema=False))
+    # No GET: it would be a stream on which nothing is ever said.
+    app.router.routes.append(Route(PATH, door, methods=["POST"], include_in_schema=False))
 
 
 class McpDoor:
@@ -102,7 +103,7 @@ class McpDoor:
         check_plain(headers)  # the SDK would read a compressed body as it is
         if (headers.get(MCP_METHOD_HEADER), headers.get(MCP_NAME_HEADER)) == ("tools/call", ASK):
             self._questions.check()  # the handshake's clients do not say what they call before their body does
-        body = await read(Request(scope, receive), self._max_bytes) if scope["method"] == "POST" else b""
+        body = await read(Request(scope, receive), self._max_bytes)
         messages: asyncio.Queue[Message] = asyncio.Queue(1)
         messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
         await while_connected(receive, self._serve(scope, messages.get, send))

@@ -27,7 +27,16 @@ from assay.streams import Part, Streams
 from deployments import openapi_streams as openapi
 from deployments.gate import bound, held
 from deployments.problems import body_of, response_of
-from deployments.sse import EVENTS_HEADER, Events, QuestionResponse, Slots, frame, open_line, while_connected
+from deployments.sse import (
+    EVENTS_HEADER,
+    Events,
+    QuestionResponse,
+    Slots,
+    frame,
+    open_line,
+    until_last,
+    while_connected,
+)
 
 STREAM_HEADER = "x-stream-id"
 WAIT_S = 1.0  # of one read
@@ -83,6 +92,7 @@ class Run:
     """One question and its stream. ``first`` is there as soon as its first event is: an error has then still its status."""
 
     task: asyncio.Task[None]
+    _holds: ExitStack
 
     def __init__(self, streams: Streams, owner: str, group: str, request_id: str, grace_s: float) -> None:
         self.id = f"stm_{ULID()}"
@@ -93,6 +103,7 @@ class Run:
 
     async def live(self, events: Callable[[], Events], holds: ExitStack) -> None:
         fault: AssayError | None = None
+        self._holds = holds
         with holds:
             try:
                 await self._until_given_up(events)
@@ -131,6 +142,8 @@ class Run:
 
     async def _tell(self, event: Event) -> None:
         ended = isinstance(event, CompletedEvent | ErrorEvent)
+        if ended:  # whoever hears it may ask again at once
+            self._holds.close()
         await self._append((frame(self._told + 1, event),), ended)
         self._told += 1
 
@@ -198,7 +211,7 @@ class _TakenUp(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._tells = True  # of whoever asks, the driver tells
-        with self._slots.one():
+        with until_last(self._slots.one(), send) as send:
             await while_connected(receive, self.listen(scope, receive, send))
 
     async def listen(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,12 +7,12 @@ The framing is our own three lines, because the wire must carry U+2028 and U+008
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from fastapi import Response
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from assay.documents.shapes import JobEvent
 from assay.errors import Overloaded
@@ -47,6 +47,21 @@ class Slots:
             yield
         finally:
             self._taken -= 1
+
+
+@contextmanager
+def until_last(held: AbstractContextManager[None], send: Send) -> Iterator[Send]:
+    """``send``, of a response that holds something for as long as there is more of it: it is let go before the last piece, for
+    whoever has that may ask again at once."""
+    with ExitStack() as stack:
+        stack.enter_context(held)
+
+        async def sends(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                stack.close()
+            await send(message)
+
+        yield sends
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -122,7 +137,7 @@ class QuestionResponse(Response):
         self._wire = wire or NativeWire()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._slots.one():
+        with until_last(self._slots.one(), send) as send:
             await while_connected(receive, self._run(scope, receive, send))
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:

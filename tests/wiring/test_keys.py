@@ -22,6 +22,7 @@ from deployments.api import make_api
 from deployments.local import LocalGraph
 from tests.wiring.scripted_driver import ScriptedDriver, whole
 from tests.wiring.test_api import error_of, in_process, until
+from tests.wiring.test_client import listening
 
 pytestmark = pytest.mark.anyio
 QUESTION = {"question": "When?"}
@@ -266,6 +267,26 @@ async def test_an_answer_is_read_again_by_its_owner_alone(
         await http.get("/v1/answers/ans_1", headers=headers)
     owners = [owner for _, owner in driver.recalled]
     assert owners[0] == asked.owner == "a" and len(set(owners)) == 3
+
+
+def test_one_request_at_a_time_is_enough(driver: ScriptedDriver, config: IngressConfig, file: KeyFile) -> None:
+    """Whoever has the end of an answer may ask again at once: also by a key, and of a service, that has room for one."""
+    narrow, mcp = config.model_copy(update={"max_ongoing": 1}), {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    one = key(file, concurrency=1, rate=100_000) | {"accept": "application/json, text/event-stream"}
+    with (
+        listening(make_api(driver, narrow)) as url,
+        httpx.Client(base_url=url, headers=one, trust_env=False) as http,
+    ):
+        for path, body in (
+            ("/v1/answers", QUESTION),
+            ("/v1/answers", {**QUESTION, "stream": True}),
+            ("/v1/answers", {**QUESTION, "stream": True, "resumable": True}),
+            ("/v1/chat/completions", CHAT),
+            ("/v1/chat/completions", {**CHAT, "stream": True}),
+            ("/v1/search", QUESTION),
+            ("/mcp", mcp),
+        ):
+            assert {http.post(path, json=body).status_code for _ in range(30)} == {200}, body
 
 
 # ---- another site's page, open in a browser on this machine ---------------------------------------------------------

@@ -205,6 +205,20 @@ async def test_a_key_binds_this_door_too(url: str, driver: ScriptedDriver, file:
     assert len(driver.asked) == 1
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_one_request_at_a_time_is_enough(url: str, file: KeyFile, mode: Any) -> None:
+    """The handshake's clients also listen for what a server says of itself: they are told that there is no such stream, which
+    would take one of the key's places for as long as they are connected."""
+    _, text = file.create("a", None, ["search", "ask"], 600, 1)
+    async with connected(url, mode, text) as client:
+        for _ in range(3):
+            assert not (await client.call_tool("ask", {"question": "When?"})).is_error
+            await client.list_tools()
+    async with httpx.AsyncClient(trust_env=False, headers={"authorization": f"Bearer {text}"}) as http:
+        listens = await http.get(f"{url}/mcp", headers={"accept": "text/event-stream"})
+        assert (listens.status_code, listens.headers["allow"]) == (405, "POST")
+
+
 @pytest.mark.parametrize(("scope", "names"), [("ask", {"ask"}), ("search", TOOLS - {"ask"}), ("ingest", set())])
 async def test_scopes_bind_tools(url: str, driver: ScriptedDriver, file: KeyFile, scope: Any, names: set[str]) -> None:
     _, text = file.create("a", None, [scope], 600, 16)

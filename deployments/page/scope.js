@@ -94,8 +94,9 @@ export class Scope {
 
   #says() {
     const chosen = this.chosen();
-    const where = chosen.length ? chosen.join(', ') : 'All documents';
-    $('scope-says').textContent = this.rows.length ? `${where} · ${plural(this.rows.length, 'filter')}` : where;
+    $('scope-says').textContent = chosen.length ? chosen.join(', ') : 'All documents';
+    $('scope-filters').textContent = `· ${plural(this.rows.length, 'filter')}`;
+    $('scope-filters').hidden = !this.rows.length;
   }
 }
 

@@ -6,6 +6,7 @@ import asyncio
 import stat
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,23 @@ def test_the_file_holds_no_secret_and_is_its_owners(file: KeyFile, tmp_path: Pat
     assert ring.grant(text) is None  # at once, without a restart
     with pytest.raises(er.NotFound):
         file.revoke("nobody")
+
+
+def test_a_secret_is_compared_in_constant_time_also_where_there_is_no_such_key(
+    file: KeyFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, text = file.create("a", None, ["ask"], 60, 2)
+    compared: list[tuple[str, str]] = []
+
+    def compare(one: str, other: str) -> bool:
+        compared.append((one, other))
+        return compare_digest(one, other)
+
+    monkeypatch.setattr("hmac.compare_digest", compare)
+    ring = Keyring(file)
+    for sent in (text, text[:-1], f"assay_{made.id}_", "assay_nobody_x", "", "Ключ"):
+        assert (ring.grant(sent) is not None) == (sent == text)
+    assert len(compared) == 6 and {len(part) for pair in compared for part in pair} == {64}
 
 
 def test_without_the_file_it_does_not_open_again(file: KeyFile, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from assay.llm.tools import checked
 from assay.run import Stages
 from assay.schemas import AskBudget, AskRequest, AskResponse, Predicate, Usage
 from assay.tools import Registry
-from assay.types import BucketInfo, Completion, CompletionRequest, Context, SearchQuery, SearchResult
+from assay.types import BucketInfo, Completion, CompletionRequest, Context, Message, SearchQuery, SearchResult
 from tests.fakes import ListRetriever, ScriptedLLM, WordTokenizer, chunk
 from tests.wiring.loop.test_loop import MARS, MOON, QUESTION, SUN, Bench, Clock
 
@@ -68,12 +68,28 @@ class Table(Bench):
 
     async def ask(self, question: str = QUESTION, budget: Any = None, **fields: Any) -> AskResponse:
         include = ["trace", "evidence", "tool_calls"]
-        return await super().ask(question, budget, **({"mode": "tools", "include": include} | fields))
+        response = await super().ask(question, budget, **({"mode": "tools", "include": include} | fields))
+        hold_together([r.messages for r in self.talk.history if isinstance(r, CompletionRequest)])
+        return response
 
     def asked(self, turn: int) -> CompletionRequest:
         request = self.talk.history[turn]
         assert isinstance(request, CompletionRequest)
         return request
+
+
+def hold_together(transcripts: list[tuple[Message, ...]]) -> None:
+    """Whatever was left out of it, each call has its result right after it, and each transcript begins with the one before."""
+    for messages in transcripts:
+        open_: list[str] = []
+        for message in messages:
+            assert not open_ or message.role == "tool", "a call is without its result"
+            if message.role == "tool":
+                open_.remove(message.tool_use_id or "")
+            open_ += [use.id for use in message.tool_uses]
+        assert not open_
+    for old, new in itertools.pairwise(transcripts):
+        assert new[: len(old)] == old
 
 
 def outcomes(response: AskResponse) -> list[str]:

@@ -246,11 +246,11 @@ def asked(request: ChatRequest, bounds: Bounds, tokenizer: Tokenizer) -> AskRequ
         history=windowed(turns_of(request.messages[:last]), bounds, tokenizer),
         top_k=extras.top_k,
         style=extras.style,
-        budget=extras.budget.model_copy(update={"answer_tokens": tokens}) if tokens else extras.budget,
+        budget=extras.budget,
         options=extras.options,
         include=extras.include,
         stream=bool(request.stream),
-    )
+    ).of_at_most(tokens)
 
 
 def turns_of(messages: Iterable[ChatMessage]) -> list[list[Turn]]:

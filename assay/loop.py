@@ -30,7 +30,8 @@ async def answer(
     A fault of the request itself (unknown bucket, bad filter, a budget over its bound, nothing to resume) is raised before the
     first event, so that a door can still answer with its status. Closing the iterator cancels whatever runs.
     """
-    sent, plan = request, None
+    sent = request = request.within(config.loop.answer_tokens)
+    plan = None
     if request.resume is not None:
         request, plan = await resumed(request, stages.answers)
     stages = replace(stages, retriever=BoundRetriever(stages.retriever, Scope(groups=request.groups)))

@@ -391,8 +391,28 @@ class AskRequest(Asked):
         description="Of a stream: when the connection drops the answer goes on for a while, and can be taken up again.",
     )
 
+    _most_tokens: int | None = PrivateAttr(None)
+
     _question = field_validator("question")(_speakable)
     _whole = field_validator("top_k", mode="before")(whole)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """What OpenAI's clients bound an answer by. Unlike a bound of the budget it may be more than the config has."""
+        return self._most_tokens
+
+    def of_at_most(self, answer_tokens: int | None) -> Self:
+        request = self.model_copy()
+        request._most_tokens = answer_tokens
+        return request
+
+    def within(self, answer_tokens: int) -> Self:
+        """With that bound in its budget, where an answer may have so many tokens."""
+        if self._most_tokens is None:
+            return self
+        most = min(self._most_tokens, self.budget.answer_tokens or answer_tokens, answer_tokens)
+        budget = self.budget.model_copy(update={"answer_tokens": most})
+        return self.model_copy(update={"budget": budget})
 
 
 class PlanState(Shape):

@@ -38,7 +38,7 @@ _ALWAYS_INSIDE = {"internal", "stage_fault", "bad_model_output"}
 _REVEALING = re.compile(r"(?:^|[^\w/])~?/[\w.@-]+/|[A-Za-z]:\\|Traceback|\n|0x[0-9a-f]{6}")
 
 CHAT_PATHS = ("/v1/chat/", "/v1/models")
-_CHAT_NAMES = {"budget.answer_tokens": "max_tokens", "buckets[0]": "model", "buckets": "model"}
+_CHAT_NAMES = {"buckets[0]": "model", "buckets": "model"}
 _CHAT_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 _TAGS: dict[str, type[Shape]] = {shape.__name__: shape for shape in (Predicate, And, Or, Not)}

@@ -66,7 +66,7 @@ def test_a_whole_answer(client: openai.OpenAI, driver: ScriptedDriver) -> None:
     assert reply.usage.prompt_tokens_details.cached_tokens == 30
     asked = driver.asked[0]
     assert (asked.question, asked.mode, asked.buckets) == ("When may it end?", "pipeline", ["contracts"])
-    assert asked.budget.answer_tokens == 300
+    assert asked.most_tokens == 300
 
 
 def test_the_same_answer_and_citations_by_every_door(client: openai.OpenAI) -> None:
@@ -278,7 +278,7 @@ def test_no_such_model(client: openai.OpenAI, model: str) -> None:
             er.InvalidRequest("budget.answer_tokens is 9", "budget.answer_tokens"),
             openai.BadRequestError,
             "invalid_request",
-            "max_tokens",
+            "assay.budget.answer_tokens",
         ),
         (er.Overloaded("The queue is full."), openai.InternalServerError, "overloaded", None),
         (ValueError("/srv/secret"), openai.InternalServerError, "internal", None),
@@ -317,6 +317,47 @@ def test_other_routes_of_this_door_say_no_in_its_form(client: openai.OpenAI) -> 
     with pytest.raises(openai.NotFoundError) as caught:
         client.get("/chat/nothing", cast_to=object)
     assert isinstance(caught.value.body, dict) and caught.value.code == "no_route"
+
+
+# ---- Open WebUI -----------------------------------------------------------------------------------------------------
+
+
+def test_open_webui(driver: ScriptedDriver) -> None:
+    """As it asks (routers/openai.py, utils/middleware.py of its repository): it lists the models, streams with usage, and reads
+    content, reasoning and annotations out of the deltas; what else it sends for itself must not be in the way."""
+    sent = {"authorization": "Bearer none", "X-OpenWebUI-User-Name": "J%C3%B6rg", "X-OpenWebUI-Chat-Id": "c1"}
+    said = {"role": "user", "content": [{"type": "text", "text": "When?", "cache_control": {"type": "ephemeral"}}]}
+    before = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+    ]
+    tuned = {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "max_tokens": 4096,
+        "reasoning_effort": "low",
+        "stream_options": {"include_usage": True},
+    }
+    driver.script.insert(0, ev.ReasoningEvent(delta="Hm."))
+    with (
+        listening(make_api(driver, CONFIG)) as url,
+        httpx.Client(base_url=f"{url}/v1", headers=sent, trust_env=False) as http,
+    ):
+        model = next(m["id"] for m in http.get("/models").json()["data"] if m["id"].endswith("/contracts"))
+        asked = {"model": model, "messages": [*before, said], "stream": True, **tuned}
+        lines = http.post("/chat/completions", json=asked).text.split("\n")
+        task = {"model": model, "messages": [{"role": "user", "content": "### Task: a title"}], "stream": False}
+        title = http.post("/chat/completions", json={**task, "max_completion_tokens": 1000}).json()
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: ") and line != "data: [DONE]"]
+    deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
+    assert "".join(delta.get("content", "") for delta in deltas) == ANSWER + LIST
+    assert [delta["reasoning_content"] for delta in deltas if "reasoning_content" in delta] == ["Hm."]
+    cited = [a["url_citation"] for delta in deltas for a in delta.get("annotations", [])]
+    assert [(c["title"], c["url"]) for c in cited] == [(CITATION.title, CITATION.uri)]
+    assert events[-1]["choices"] == [] and "total_tokens" in events[-1]["usage"] and lines[-3] == "data: [DONE]"
+    assert title["choices"][0]["message"]["content"]
+    assert [turn.content for turn in driver.asked[0].history] == ["Hi", "Hello"]
 
 
 # ---- models ---------------------------------------------------------------------------------------------------------

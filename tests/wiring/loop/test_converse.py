@@ -251,6 +251,15 @@ async def test_the_answers_bounds_and_form_hold_in_every_turn() -> None:
     async for _ in table.stream(request):
         pass
     assert [table.asked(turn).max_tokens for turn in (0, 1)] == [77, 77]
+    for most, had in ((5, 5), (50, 50), (100_000, 77)):  # OpenAI's clients name a bound, and not what they need
+        table = Table(SAID)
+        async for _ in table.stream(request.of_at_most(most)):
+            pass
+        assert table.asked(0).max_tokens == had
+    table = Table(SAID)
+    async for _ in table.stream(AskRequest(question=QUESTION, mode="tools").of_at_most(100_000)):
+        pass
+    assert table.asked(0).max_tokens == table.config.loop.answer_tokens
     with pytest.raises(InvalidRequest) as caught:
         await Table(SAID).ask(style="table")
     assert (caught.value.field, caught.value.allowed) == ("style", ("auto", "prose"))

@@ -23,9 +23,11 @@ from assay.templates import Prompts
 from assay.text import query_key
 from assay.tools import Registry, ToolContext, ToolOutput
 from assay.types import BucketInfo, Completion, CompletionRequest, Hit, Message, ToolSpec, ToolUse
+from assay.window import Bounds, recent
 
 # How a passage is cut off and shown says nothing new, so that another size of it is no other query.
 _SIZES = ("top_k", "context_chars", "max_chars")
+MOST_MESSAGES = 200  # of a history: the tokens decide
 # Room for less evidence than this is none.
 LEAST_TOKENS = 100
 # What a chat template and its description of tools add to what they are made of, at most.
@@ -181,14 +183,10 @@ class Conversation:
         return [system, *self._history(), Message("user", first)]
 
     def _history(self) -> list[Message]:
-        """The last turns that fit a quarter of the evidence's tokens. The question itself is never cut."""
-        left, kept = self._config.evidence_tokens // 4, list[Message]()
-        for message in reversed(self._run.history):
-            left -= self._agent.tokenizer.count(message.content)
-            if left < 0:
-                break
-            kept.insert(0, replace(message, content=inert(message.content)))
-        return kept
+        """The last turns, within a quarter of the evidence's tokens. The question itself is never cut."""
+        bounds = Bounds(MOST_MESSAGES, self._config.evidence_tokens // 4)
+        kept = recent(self._run.history, bounds, self._agent.tokenizer.count)
+        return [replace(message, content=inert(message.content)) for message in kept]
 
     # ---- the tools --------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from assay.statements import disagree, left_out, not_written, nothing_found
 from assay.text import sentences
 from assay.tongues import language_of
 from assay.types import Draft, Evidence, GenerateEvent, GenerateRequest, GenerateStyle, Verified
+from assay.window import Bounds, recent
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 QUOTE_CHARS = 400
 KEEP_S = 1.0
 # A plain answer may be about the conversation itself.
-HISTORY_TURNS = 8
+HISTORY = Bounds(messages=8, tokens=12_000)  # tokens: here characters
 
 
 def top_passage(evidence: Evidence) -> Draft:
@@ -275,7 +276,7 @@ class Ending:
             question=run.plan.query,
             evidence=evidence,
             style=style,
-            history=run.history[-HISTORY_TURNS:] if style == "plain" else (),
+            history=recent(run.history, HISTORY) if style == "plain" else (),
             answer_tokens=self._ledger.budget.answer_tokens,
             request_id=run.id,
             cache_salt=run.request.cache_salt,

@@ -20,8 +20,9 @@ from assay.simple import simple
 from assay.templates import Prompts
 from assay.text import content_terms, names, query_key, terms
 from assay.types import BucketInfo, CompletionRequest, Entity, Message, Plan, PlanRequest
+from assay.window import Bounds, recent
 
-HISTORY_TURNS = 4
+HISTORY = Bounds(messages=8, tokens=5_000)  # tokens: here characters
 HISTORY_CHARS = 600
 
 # A small model imitates better than it obeys: with examples it paraphrases where it had copied the schema's own words.
@@ -126,7 +127,8 @@ class LLMExpander:
 
     def _messages(self, request: PlanRequest, steps: Collection[Step]) -> tuple[Message, ...]:
         count = self._variants(request)
-        turns = [f"{m.role}: {inert(m.content[:HISTORY_CHARS])}" for m in request.history[-HISTORY_TURNS:]]
+        said = [replace(m, content=inert(m.content[:HISTORY_CHARS])) for m in request.history]
+        turns = [f"{m.role}: {m.content}" for m in recent(said, HISTORY)]
         asked = inert(request.question)
         if wide(steps):
             today = [f"Today: {request.today}"] if request.today else []

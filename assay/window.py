@@ -4,12 +4,13 @@ The window does not slide with every turn: when it is over a bound it is cut to 
 only grows at its end, so that an engine's prefix cache holds for it. The start is a function of the turns alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from assay.ports import Tokenizer
 from assay.schemas import Turn
+from assay.types import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +58,18 @@ def windowed(turns: Sequence[Sequence[Turn]], bounds: Bounds, tokenizer: Tokeniz
             return [m.model_copy(update={"content": tokenizer.truncate(m.content, share)}) for m in last]
         return last
     return [message for turn in kept for message in turn]
+
+
+def recent(history: Sequence[Message], bounds: Bounds, count: Callable[[str], int] = len) -> tuple[Message, ...]:
+    """Of a conversation the last turns, for a prompt that has room for less than the conversation's own window. Of a newest
+    turn that is too long by itself, the last messages that fit. ``count``: the tokens of a text."""
+    starts = [at for at, message in enumerate(history) if message.role == "user" and at > 0]
+    turns = [history[a:b] for a, b in pairwise([0, *starts, len(history)])]
+    sizes = [Size(len(turn), sum(count(message.content) for message in turn)) for turn in turns]
+    start = start_of(sizes, bounds)
+    kept, left = [message for turn in turns[start:] for message in turn], bounds.tokens
+    for at in range(len(kept) - 1, -1, -1):
+        left -= count(kept[at].content)
+        if left < 0 or len(kept) - at > bounds.messages:
+            return tuple(kept[at + 1 :])
+    return tuple(kept)

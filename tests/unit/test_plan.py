@@ -1,6 +1,7 @@
 """The plan of a capable model: bound by a schema of what there is, held to what was said, and never wider than the request."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -246,6 +247,22 @@ async def test_a_simple_lookup_costs_no_call() -> None:
     history = (Message("user", "Who rents the house?"),)
     _, llm = await plan(said(query="Who signed the lease?"), question="Who signed the lease?", history=history)
     assert len(llm.history) == 1, "with a history it must be rewritten first"
+
+
+@pytest.mark.parametrize("steps", [STEPS, ("rewrite", "expand")])
+async def test_a_conversations_prompt_grows_at_its_end_between_two_cuts(steps: Any) -> None:
+    """So that an engine's prefix cache holds for it."""
+    turns = [[Message("user", f"Who signed lease {n}?"), Message("assistant", f"Party {n}.")] for n in range(12)]
+    before: list[str] = []
+    for count in range(1, 13):
+        history = tuple(message for turn in turns[:count] for message in turn)
+        _, llm = await plan("{}", question="And when?", history=history, steps=steps)
+        before.append(
+            "\0".join(message.content for message in asked(llm).messages).removesuffix("Last question: And when?")
+        )
+    cuts = [count + 2 for count, (old, new) in enumerate(pairwise(before)) if not new.startswith(old)]
+    assert cuts == [5, 8, 11]  # four turns fit, a cut leaves two
+    assert "lease 10?" in before[-1] and "lease 11?" in before[-1] and "lease 8?" not in before[-1]
 
 
 def test_buckets_are_shown_on_lines_of_their_own() -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from assay.schemas import Turn
-from assay.window import Bounds, windowed
+from assay.types import Message
+from assay.window import Bounds, recent, windowed
 from tests.fakes import WordTokenizer
 
 BOUNDS = Bounds(messages=20, tokens=100)
@@ -31,6 +32,14 @@ def test_tokens_bound_it_too() -> None:
 def test_a_newest_turn_that_is_too_long_alone_is_shortened() -> None:
     kept = windowed([turn(0), turn(1, 500)], BOUNDS, WORDS)
     assert [WORDS.count(m.content) for m in kept] == [50, 50]
+
+
+def test_of_a_history_that_is_too_long_the_last_messages_are_left() -> None:
+    long = [Message("user", "w " * 90), Message("assistant", "w " * 30)]
+    assert recent(long, BOUNDS, WORDS.count) == (long[1],)
+    assert recent([], BOUNDS, WORDS.count) == () == recent([Message("user", "w " * 101)], BOUNDS, WORDS.count)
+    odd = [Message("assistant", "a"), Message("user", "b"), Message("user", "c")]
+    assert recent(odd, BOUNDS, WORDS.count) == tuple(odd)
 
 
 @pytest.mark.parametrize("turns", [[], [[]]])

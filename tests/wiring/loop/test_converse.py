@@ -318,6 +318,17 @@ async def test_a_long_conversation_is_cut_at_its_beginning() -> None:
     assert 1 <= len(said) <= 3 and "turn49" in said[-1]
 
 
+async def test_its_prompt_grows_at_its_end_between_two_cuts() -> None:
+    before: list[list[str]] = []
+    for count in range(1, 13):
+        table = Table(SAID, evidence_tokens=256)
+        said = [(role, f"turn{n} word word word") for n in range(count) for role in ("user", "assistant")]
+        await table.ask(history=[{"role": role, "content": text} for role, text in said])
+        before.append([m.content for m in table.asked(0).messages[:-1]])
+    cuts = [count + 2 for count, (old, new) in enumerate(itertools.pairwise(before)) if new[: len(old)] != old]
+    assert cuts == [9]  # 64 words are eight turns, and half of them are left
+
+
 async def test_without_an_engine_for_it_the_mode_is_refused_before_the_first_event() -> None:
     table = Table()
     table.agent = None

@@ -238,6 +238,27 @@ def test_the_marker_never_appears(served: Served, theirs: Seen, replies: list[ht
             assert not any(id_ in reply.text for id_ in theirs.doc_ids), told
 
 
+def test_nothing_counts_what_is_theirs(replies: list[httpx.Response]) -> None:
+    """Each document of ours is one passage."""
+    texts = [reply.text for reply in replies if reply.request.url.path != "/openapi.json"]  # which has examples
+    told = {
+        name: {int(count) for text in texts for count in re.findall(rf'"{name}":(\d+)[,}}]', text)}
+        for name in (
+            "total_rows",
+            "allowed_rows",
+            "count_without",
+            "documents",
+            "chunks",
+            "total",
+            "missing",
+            "more",
+            "count",
+        )
+    }
+    assert all(max(counts, default=0) <= len(OURS) for counts in told.values()), told
+    assert len(OURS) in told["total_rows"] & told["documents"] & told["chunks"] & told["total"], told
+
+
 def test_every_route_is_among_them(served: Served, replies: list[httpx.Response]) -> None:
     """So that a new one cannot be forgotten."""
     done = {(reply.request.method, reply.request.url.path) for reply in replies} | {("POST", "/v1/conversations")}

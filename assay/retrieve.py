@@ -25,7 +25,7 @@ from assay.index.files import Layout
 from assay.index.filters import tests_in
 from assay.index.library import Library
 from assay.index.mirror import current
-from assay.index.reader import Reader
+from assay.index.reader import Reader, SparseQuery
 from assay.index.snapshot import current_name, read_current
 from assay.index.store import check_embedder
 from assay.leads import MOST, Leads
@@ -64,7 +64,7 @@ _COMMON, _COMMON_SHARE = 50, 0.03
 # query costs anyhow is the time that so many rows take.
 _QUICK, _ANYHOW = 1_500_000, 200_000
 
-# From so many rows on the two legs are searched at the same time: their loops do not hold the interpreter.
+# From so many rows on legs are searched in another thread: their loops do not hold the interpreter.
 _BESIDE = 200_000
 
 # Half of a search holds the interpreter: more threads than these only take turns, and double the slowest searches.
@@ -105,7 +105,8 @@ class LocalRetriever:
         self._leads: tuple[Reader, Leads] | None = None
         self._linking = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, "search")
-        self._beside = ThreadPoolExecutor(_THREADS, "leg")
+        self._beside = ThreadPoolExecutor(max(1, _THREADS - 1), "leg")
+        self._quick = 0
         self._fault: IndexFault | None = None
         self._unreachable: str | None = None
         self._seen: str | None = None
@@ -171,10 +172,17 @@ class LocalRetriever:
         if allowed.count == 0:
             return replace(_nothing(reader, query, allowed), facets=facets)
         vectors = await self._vectors(reader, query)
-        work = partial(self._searched, reader, query, allowed, vectors)
-        if not self._config.lead_weight and _is_quick(reader, query):
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        if self._config.lead_weight or not _is_quick(reader, query):
+            work = partial(self._searched, reader, query, allowed, vectors)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        self._quick += 1
+        try:
+            legs = self._begun(reader, query, allowed, vectors, alone=self._quick == 1)
+            if len(reader.ids) > _BESIDE:
+                await asyncio.sleep(0)  # the legs of others who ask now begin before this one is waited for
+            return self._ended(reader, query, allowed, legs)
+        finally:
+            self._quick -= 1
 
     def _current(self, verify: bool = False) -> str | None:
         """What is in force; where the object store cannot be reached, what its mirror has."""
@@ -231,16 +239,54 @@ class LocalRetriever:
     def _searched(
         self, reader: Reader, query: SearchQuery, allowed: Allowed, vectors: Scores | Degraded | None
     ) -> SearchResult:
-        """All else, in one thread but for the dense leg of many rows: to change threads takes longer than a leg of few."""
-        found: list[_Answer | Degraded] = [vectors] if isinstance(vectors, Degraded) else []
+        return self._ended(reader, query, allowed, self._begun(reader, query, allowed, vectors, alone=True))
+
+    def _begun(
+        self, reader: Reader, query: SearchQuery, allowed: Allowed, vectors: Scores | Degraded | None, *, alone: bool
+    ) -> Callable[[], list[_Answer | Degraded]]:
+        """The legs, and what each of them found as soon as it is asked for.
+
+        Legs of many rows are searched in another thread, so that two cores have work: the dense one of a search that is alone;
+        both where there are others, for whom this thread then does what holds the interpreter. To change threads takes longer
+        than a leg of few rows.
+        """
+        known: list[_Answer | Degraded] = [vectors] if isinstance(vectors, Degraded) else []
         legs: list[Callable[[], _Answer | Degraded]] = []
         if isinstance(vectors, np.ndarray):
             legs.append(lambda: _guarded("dense", query.legs, lambda: self._dense(reader, vectors, allowed)))
         if "sparse" in query.legs:
             legs.append(lambda: _guarded("sparse", query.legs, lambda: self._sparse(reader, query.queries, allowed)))
-        beside = self._beside.submit(legs.pop(0)) if len(legs) > 1 and len(reader.ids) > _BESIDE else None
-        rest = [leg() for leg in legs]
-        found += [beside.result(), *rest] if beside else rest
+        if not isinstance(vectors, np.ndarray) or len(legs) < 2 or len(reader.ids) <= _BESIDE:
+            return lambda: [*known, *(leg() for leg in legs)]
+        if alone:
+            dense = self._beside.submit(legs[0])
+            return lambda: [legs[1](), dense.result()]
+        if not reader.has("sparse"):
+            return lambda: [leg() for leg in legs]
+        asked = [reader.sparse_query(text) for text in query.queries]
+        return self._beside.submit(self._both, reader, vectors, asked, allowed, legs).result
+
+    def _both(
+        self,
+        reader: Reader,
+        vectors: Scores,
+        asked: Sequence[SparseQuery],
+        allowed: Allowed,
+        legs: Sequence[Callable[[], _Answer | Degraded]],
+    ) -> list[_Answer | Degraded]:
+        try:
+            pairs = [
+                reader.search_both(*of, self._config.fetch, allowed.mask) for of in zip(vectors, asked, strict=True)
+            ]
+        except _LEG_FAULTS:
+            return [leg() for leg in legs]  # one of the two, and it will say which
+        dense, sparse = [list(lists) for lists in zip(*pairs, strict=True)]
+        return [_of_dense(reader, vectors, allowed, dense), _of_sparse(reader, asked, sparse)]
+
+    def _ended(
+        self, reader: Reader, query: SearchQuery, allowed: Allowed, legs: Callable[[], list[_Answer | Degraded]]
+    ) -> SearchResult:
+        found = legs()
         degraded = [*(part for part in found if isinstance(part, Degraded)), *_torn(reader, query.legs)]
         answers = [part for part in found if isinstance(part, _Answer)]
         if not answers:
@@ -258,16 +304,13 @@ class LocalRetriever:
 
     def _dense(self, reader: Reader, vectors: Scores, allowed: Allowed) -> _Answer:
         lists = [reader.search_dense(v, self._config.fetch, allowed.mask) for v in vectors]
-        method = "exact" if reader.is_exact(allowed.mask) else "index"
-        return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), method, vectors)
+        return _of_dense(reader, vectors, allowed, lists)
 
     def _sparse(self, reader: Reader, queries: Sequence[str], allowed: Allowed) -> _Answer:
         if not reader.has("sparse"):
             raise StageUnavailable("the sparse leg is torn")
         asked = [reader.sparse_query(q) for q in queries]
-        lists = [reader.search_sparse(q, self._config.fetch, allowed.mask) for q in asked]
-        method = "index" if any(len(rows) for rows, _ in lists) else "skipped"
-        return _Answer("sparse", lists, lambda i, rows: reader.bm25(asked[i], rows), method)
+        return _of_sparse(reader, asked, [reader.search_sparse(q, self._config.fetch, allowed.mask) for q in asked])
 
     def _fused(
         self, reader: Reader, answers: Sequence[_Answer], query: SearchQuery, allowed: Allowed
@@ -403,6 +446,16 @@ async def _allowed(reader: Reader, query: SearchQuery | DocumentQuery) -> Allowe
     if tests * len(reader.ids) <= _QUICK:
         return reader.catalog.allowed(*asked)
     return await asyncio.to_thread(reader.catalog.allowed, *asked)
+
+
+def _of_dense(reader: Reader, vectors: Scores, allowed: Allowed, lists: list[tuple[Rows, Scores]]) -> _Answer:
+    method = "exact" if reader.is_exact(allowed.mask) else "index"
+    return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), method, vectors)
+
+
+def _of_sparse(reader: Reader, asked: Sequence[SparseQuery], lists: list[tuple[Rows, Scores]]) -> _Answer:
+    method = "index" if any(len(rows) for rows, _ in lists) else "skipped"
+    return _Answer("sparse", lists, lambda i, rows: reader.bm25(asked[i], rows), method)
 
 
 def _guarded(leg: Leg, legs: Sequence[Leg], work: Callable[[], _Answer]) -> _Answer | Degraded:

@@ -160,7 +160,7 @@ class Postings:
     def ask(self, number: int, allowed: Mask | None, count: int, knob: int) -> tuple[Ids, Scores]:
         terms = self._asked[number]
         weights = [(term, terms.count(term) * self._rarity[term]) for term in dict.fromkeys(terms)]
-        return self._leg.search(self._leg.weighted(weights), DEPTH, allowed)
+        return self._leg.search(self._leg.weighted(weights), DEPTH, allowed, count)
 
 
 class Bm25s:

@@ -14,6 +14,7 @@ Int = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 BLOCK = 16_384  # rows whose scores are summed at a time: 64 KiB, which stay in a core's own cache
+HUNDREDS = 500  # rows, up to which to get the interpreter's lock back takes longer than to score them
 LANES = 256  # of a block, each every 256th row: the processor compares eight of them at once
 
 
@@ -32,6 +33,12 @@ def dots(vectors, at, query):  # type: ignore[no-untyped-def]
     for i in range(len(at)):
         out[i] = _dot(vectors, at[i], query)
     return out
+
+
+@njit(cache=True)
+def dots_few(vectors, at, query):  # type: ignore[no-untyped-def]
+    """With the interpreter's lock: between two searches that want it, to get it back takes longer than a few hundred rows."""
+    return dots(vectors, at, query)
 
 
 @njit(nogil=True, cache=True)
@@ -99,22 +106,53 @@ def _ordered(scores, rows, size):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def scan(vectors, positions, starts, centroids, query, k, allowed, wanted):  # type: ignore[no-untyped-def]
+def best_of(positions, values, k):  # type: ignore[no-untyped-def]
+    """The best k of some scored positions, best first."""
+    k = min(k, len(positions))
+    scores, found, size = np.empty(k, np.float32), np.empty(k, np.int64), 0
+    for i in range(len(positions)):
+        size = _offer(scores, found, size, k, values[i], positions[i])
+    return _ordered(scores, found, size)
+
+
+@njit(nogil=True, cache=True)
+def bytes_of(vectors, codes, steps, first, last):  # type: ignore[no-untyped-def]
+    """Fill ``codes``, int8, and ``steps``, float32, of some float16 rows (as uint16), each by its own largest number: a row
+    is about its step times its code."""
+    for row in range(first, last):
+        most = np.float32(0)
+        for i in range(vectors.shape[1]):
+            most = max(most, abs(wide(vectors[row, i])))
+        steps[row] = most / np.float32(127)
+        by = np.float32(127) / most if most > 0 else np.float32(0)
+        for i in range(vectors.shape[1]):
+            codes[row, i] = np.int8(np.rint(wide(vectors[row, i]) * by))
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _dot_of_code(codes, at, query):  # type: ignore[no-untyped-def]
+    total = np.float32(0)
+    for i in range(len(query)):
+        total += np.float32(codes[at, i]) * query[i]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def scan(vectors, codes, steps, positions, starts, centroids, query, k, spare, allowed, wanted):  # type: ignore[no-untyped-def]
     """The best k rows of the lists (slots ``starts[l]:starts[l + 1]``), the nearest list first, until ``wanted`` allowed rows
-    were seen (any, where ``allowed`` is empty).
+    were seen (any, where ``allowed`` is empty): k and ``spare`` by their codes (``bytes_of``), of these k by their vectors.
 
     ``positions[slot]`` is the position of a row, and bit ``position % 8`` of ``allowed[position // 8]`` says whether it is
     allowed: bits of a million rows stay in a core's own cache, bytes do not. Returns positions and inner products, best first.
     """
     filtered = len(allowed) > 0
     lists = len(starts) - 1
-    order, near, left = np.arange(lists), np.zeros(lists, np.float32), lists
-    if lists > 1:
-        for number in range(lists):
-            near[number] = -_dot(centroids, number, query)  # the heap's root is its least
-        for at in range(lists // 2 - 1, -1, -1):
-            _sink(near, order, lists, at)
-    scores, found, size, seen = np.empty(k, np.float32), np.empty(k, np.int64), 0, 0
+    order, near, left = np.arange(lists), np.empty(lists, np.float32), lists
+    for number in range(lists):
+        near[number] = -_dot(centroids, number, query)  # the heap's root is its least
+    for at in range(lists // 2 - 1, -1, -1):
+        _sink(near, order, lists, at)
+    scores, found, size, seen = np.empty(k + spare, np.float32), np.empty(k + spare, np.int64), 0, 0
     slots = np.empty(BLOCK, np.int64)
     while left and seen < wanted:
         here = order[0]
@@ -126,20 +164,23 @@ def scan(vectors, positions, starts, centroids, query, k, allowed, wanted):  # t
                 kept += not filtered or (allowed[positions[slot] >> 3] >> (positions[slot] & 7)) & 1
             seen += kept
             for i in range(kept):
-                size = _offer(scores, found, size, k, _dot(vectors, slots[i], query), positions[slots[i]])
+                score = steps[slots[i]] * _dot_of_code(codes, slots[i], query)
+                size = _offer(scores, found, size, k + spare, score, slots[i])
         left -= 1
         near[0], order[0] = near[left], order[left]
         _sink(near, order, left, 0)
-    return _ordered(scores, found, size)
+    return best_of(positions[found[:size]], dots(vectors, found[:size], query), k)
 
 
 @njit(nogil=True, cache=True)
-def best_of(positions, values, k):  # type: ignore[no-untyped-def]
-    """The best k of some scored positions, best first."""
-    k = min(k, len(positions))
+def scan_all(vectors, positions, query, k, allowed):  # type: ignore[no-untyped-def]
+    """The best k rows of all slots, as they are stored: positions and inner products, best first. ``allowed``: see ``scan``."""
+    filtered = len(allowed) > 0
     scores, found, size = np.empty(k, np.float32), np.empty(k, np.int64), 0
-    for i in range(len(positions)):
-        size = _offer(scores, found, size, k, values[i], positions[i])
+    for slot in range(len(positions)):
+        at = positions[slot]
+        if not filtered or (allowed[at >> 3] >> (at & 7)) & 1:
+            size = _offer(scores, found, size, k, _dot(vectors, slot, query), at)
     return _ordered(scores, found, size)
 
 
@@ -199,13 +240,22 @@ def living(starts, rows, alive):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _seek(rows, low, high, row):  # type: ignore[no-untyped-def]
-    """The first place in [low, high) with a row that is not below ``row``; steps double, since it is mostly near."""
-    step = 1
-    while low + step < high and rows[low + step] < row:
-        low += step
-        step *= 2
-    high = min(high, low + step + 1)
+def _seek(rows, low, high, row, share):  # type: ignore[no-untyped-def]
+    """The first place in [low, high) with a row that is not below ``row``. Looked for from where it would be if postings were
+    spread evenly, ``share`` of them a row, in steps that double, since it is mostly near."""
+    if low == high or rows[low] >= row:
+        return low
+    step, near = 1, min(high - 1, low + int((row - rows[low]) * share))
+    if rows[near] < row:
+        while near + step < high and rows[near + step] < row:
+            near += step
+            step *= 2
+        low, high = near + 1, min(high, near + step)
+    else:
+        while near - step > low and rows[near - step] >= row:
+            near -= step
+            step *= 2
+        low, high = max(low, near - step), near
     while low < high:
         middle = (low + high) // 2
         if rows[middle] < row:
@@ -221,13 +271,20 @@ def sums_at(rows, values, begins, ends, weights, wanted):  # type: ignore[no-unt
     out = np.zeros(len(wanted), np.float32)
     for t in range(len(begins)):
         at = begins[t]
+        share = (ends[t] - at) / (1 + rows[ends[t] - 1] - rows[at])
         for i in range(len(wanted)):
             if i and wanted[i] < wanted[i - 1]:
                 at = begins[t]
-            at = _seek(rows, at, ends[t], wanted[i])
+            at = _seek(rows, at, ends[t], wanted[i], share)
             if at < ends[t] and rows[at] == wanted[i]:
                 out[i] += weights[t] * values[at]
     return out
+
+
+@njit(cache=True)
+def sums_few(rows, values, begins, ends, weights, wanted):  # type: ignore[no-untyped-def]
+    """As ``dots_few``."""
+    return sums_at(rows, values, begins, ends, weights, wanted)
 
 
 @njit(nogil=True, cache=True)
@@ -246,15 +303,16 @@ def _highest(sums, highs):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def best_sums(count, rows, values, begins, ends, weights, k, allowed, filtered):  # type: ignore[no-untyped-def]
-    """The best k rows of ``count`` by BM25 above 0: rows and scores, best first, ties by row.
+def best_sums(count, rows, values, begins, ends, weights, k, allowed, few):  # type: ignore[no-untyped-def]
+    """The best k rows of ``count`` by BM25 above 0: rows and scores, best first, ties by row. ``allowed`` is empty where
+    all are; where ``few`` are, the others' sums are dropped before the best of them are looked for.
 
     Block of rows by block of rows, whose sums stay in the cache: every posting is added, without a question asked of it, and
     then only those lanes of the block are looked at whose highest sum is above the worst that was kept.
     """
     scores, found, size = np.empty(k, np.float32), np.empty(k, np.int64), 0
     sums, highs = np.empty(BLOCK, np.float32), np.empty(LANES, np.float32)
-    by_lane, at, least = sums.reshape(-1, LANES), begins.copy(), np.float32(1e-30)
+    by_lane, at, least, filtered = sums.reshape(-1, LANES), begins.copy(), np.float32(1e-30), len(allowed) > 0
     for first in range(0, count, BLOCK):
         end = min(count, first + BLOCK)
         sums[:] = 0
@@ -264,14 +322,21 @@ def best_sums(count, rows, values, begins, ends, weights, k, allowed, filtered):
                 sums[np.uint32(rows[i] - first)] += weight * values[i]
                 i += 1
             at[t] = i
-        if filtered:
+        if few:
             _keep(sums, allowed[first:end])
         _highest(by_lane, highs)
         for lane in range(LANES):
             if highs[lane] >= least:
                 for place in range(lane, BLOCK, LANES):
-                    if sums[place] >= least:
+                    if sums[place] >= least and (not filtered or allowed[first + place]):
                         size = _offer(scores, found, size, k, sums[place], first + place)
                         if size == k:
                             least = max(least, scores[0])
     return _ordered(scores, found, size)
+
+
+@njit(nogil=True, cache=True)
+def both(dense, sparse):  # type: ignore[no-untyped-def]
+    """``scan`` and ``best_sums`` of their arguments, without the interpreter's lock between the two: a thread that wants it
+    back waits as long as another one computes."""
+    return scan(*dense), best_sums(*sparse)

@@ -1,12 +1,13 @@
-"""The kinds ``flat`` and ``ivf`` of the dense leg: float16 vectors in inverted lists, compared exactly as float32.
+"""The kinds ``flat`` and ``ivf`` of the dense leg: float16 vectors in inverted lists, compared as float32.
 
 A small segment has one list, so that all its rows are compared; a large one has lists around centres (k-means, by FAISS),
-and the nearest are read until enough allowed rows were seen, however narrow the filter. Since every score is that of the
-stored vector, there is nothing to refine; and since the rows of a list lie side by side, reading them is as fast as memory.
+and the nearest are read until enough allowed rows were seen, however narrow the filter. What is read of them are 8-bit codes,
+since reading is what takes the time; the best of these, and some more, are then compared by the stored vectors, whose scores
+are given. Codes are made when a leg is loaded (a million rows in half a second), so that no file holds them.
 """
 
 from collections.abc import Iterator, Mapping
-from math import isqrt
+from math import cbrt, isqrt
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from assay.errors import IndexFault
 from assay.index import kernels
-from assay.index.files import Buffer, array_of
+from assay.index.files import Buffer, array_of, in_threads
 
 Mask = NDArray[np.bool_]
 Ids = NDArray[np.int64]
@@ -27,6 +28,9 @@ FILES = (VECTORS, POSITIONS, STARTS, CENTRES)
 _TRAINED = 64  # rows for each centre that the centres are computed from
 _ROUNDS = 8
 _BLOCK = 65_536
+# Rows that are compared by their vectors beyond those asked for: a code moves a cosine by some .0005, and around the hundredth
+# hit a few rows lie within that.
+_SPARE = 28
 # Up to this many allowed rows are compared one by one: as fast as any index, and right however they are spread.
 FEW = 2_500
 
@@ -58,26 +62,52 @@ class Lists:
             raise IndexFault("the dense leg's files do not belong together")
         self._slots = np.empty(rows, np.int32)
         self._slots[self._positions] = np.arange(rows, dtype=np.int32)
+        self._packed: tuple[Mask | None, NDArray[np.uint8]] = None, _ALL
+        self._codes, self._steps = np.zeros((0, 0), np.int8), np.zeros(0, np.float32)
+        if len(self._centres) > 1:
+            self._codes, self._steps = np.empty(self._vectors.shape, np.int8), np.empty(rows, np.float32)
+            bits = self._vectors.view(np.uint16)
+            in_threads(
+                lambda at: kernels.bytes_of(bits, self._codes, self._steps, at, min(rows, at + _BLOCK)),
+                range(0, rows, _BLOCK),
+            )
 
     def search(self, query: Scores, k: int, allowed: Mask | None, count: int) -> tuple[Ids, Scores]:
         """The best k positions for one unit vector of shape (d,), best first, and their cosines.
 
         Only positions with ``allowed``, which are ``count``; fewer than k where there are fewer.
         """
-        query = np.require(query, np.float32, ["C", "W"])  # the compiled loops know one kind of array
+        if (task := self.task(query, k, allowed, count)) is not None:
+            return kernels.scan(*task)
+        query = _compiled(query)
         if allowed is not None and count <= FEW:
             positions = np.flatnonzero(allowed)
             return kernels.best_of(positions, self.cosines(query, positions), k)
-        vectors, centres = self._vectors.view(np.uint16), self._centres.view(np.uint16)
-        mask = _ALL if allowed is None else np.packbits(allowed, bitorder="little")
-        wanted = count if len(self._centres) == 1 else wanted_rows(count, k)
-        return kernels.scan(vectors, self._positions, self._starts, centres, query, min(k, count), mask, wanted)
+        return kernels.scan_all(
+            self._vectors.view(np.uint16), self._positions, query, min(k, count), self._bits(allowed)
+        )
+
+    def task(self, query: Scores, k: int, allowed: Mask | None, count: int) -> tuple[Any, ...] | None:
+        """What ``kernels.scan`` is asked for this search; None where it is not what searches."""
+        if len(self._centres) == 1 or (allowed is not None and count <= FEW):
+            return None
+        k, vectors, centres = min(k, count), self._vectors.view(np.uint16), self._centres.view(np.uint16)
+        lists = vectors, self._codes, self._steps, self._positions, self._starts, centres
+        return *lists, _compiled(query), k, min(_SPARE, count - k), self._bits(allowed), wanted_rows(count, k)
+
+    def _bits(self, allowed: Mask | None) -> NDArray[np.uint8]:
+        """Kept for the next search, which mostly has the same filter. Masks are not written to."""
+        if allowed is None:
+            return _ALL
+        held = self._packed
+        if held[0] is not allowed:
+            held = self._packed = allowed, np.packbits(allowed, bitorder="little")
+        return held[1]
 
     def cosines(self, query: Scores, positions: Ids) -> Scores:
         """Cosine of one unit vector with the chunks at some positions."""
-        return kernels.dots(
-            self._vectors.view(np.uint16), self._slots[positions], np.require(query, np.float32, ["C", "W"])
-        )
+        dots = kernels.dots_few if len(positions) <= kernels.HUNDREDS else kernels.dots
+        return dots(self._vectors.view(np.uint16), self._slots[positions], _compiled(query))
 
     def vectors(self, positions: Ids) -> NDArray[np.float16]:
         """Shape (n, d)."""
@@ -96,9 +126,15 @@ class Lists:
 _ALL = np.zeros(0, np.uint8)
 
 
+def _compiled(query: Scores) -> Scores:
+    """The compiled loops know one kind of array."""
+    return np.require(query, np.float32, ["C", "W"])
+
+
 def wanted_rows(count: int, k: int) -> int:
-    """How many allowed rows are compared of ``count``: by measurement, see ``bench.search``."""
-    return max(20 * k, 12 * isqrt(count))
+    """How many allowed rows are compared of ``count``: so many more in a larger index that .97 of the exact best ten are found
+    at a hundred thousand rows as at a million, by measurement (``bench.search_peers``)."""
+    return max(20 * k, round(80 * cbrt(count)))
 
 
 def centres_of(vectors: NDArray[np.float16]) -> Any:

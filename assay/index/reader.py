@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from assay.errors import IndexFault, NotFound
+from assay.index import kernels
 from assay.index.catalog import Catalog
 from assay.index.cuda import Card
 from assay.index.dense import Ids, Mask, Scores
 from assay.index.files import REPAIR, RESTORE, Buffer, Layout, fault_of, in_threads, read_checked
+from assay.index.lists import Lists
 from assay.index.passages import COLUMNS
 from assay.index.segment import FileEntry, Placed, Segment, Torn
 from assay.index.snapshot import Manifest
@@ -65,6 +67,8 @@ class Reader:
         self._lock = threading.Lock()
         for segment in loaded:
             segment.warm()
+        if self._in_one and (sparse := loaded[0].sparse):  # compiled as the legs are
+            self.search_both(np.zeros(manifest.embedder.dim, np.float32), SparseQuery((sparse.some(),)), 1, None)
 
     def has(self, leg: str) -> bool:
         """Whether a leg can serve: some segment has it, or there is nothing to search."""
@@ -110,9 +114,23 @@ class Reader:
         lists = []
         for s, part, (selected, count) in zip(self.segments, query.parts, self._select(mask), strict=True):
             if s.segment.sparse and part and count:
-                positions, scores = s.segment.sparse.search(part, k, selected)
+                positions, scores = s.segment.sparse.search(part, k, selected, count)
                 lists.append(_allowed(s, selected, positions, scores))
         return _best(lists, k)
+
+    def search_both(
+        self, vector: Scores, query: SparseQuery, k: int, mask: Mask | None
+    ) -> tuple[tuple[Ids, Scores], tuple[Ids, Scores]]:
+        """``search_dense`` and ``search_sparse``; of one segment with lists in one go, which other threads cannot interrupt."""
+        if self._in_one and (part := query.parts[0]):
+            s, (selected, count) = self.segments[0], self._select(mask)[0]
+            dense, sparse = s.segment.dense, s.segment.sparse
+            if isinstance(dense, Lists) and sparse:
+                of_dense, of_sparse = dense.task(vector, k, selected, count), sparse.task(part, k, selected, count)
+                if of_dense and of_sparse:
+                    near, matching = kernels.both(of_dense, of_sparse)
+                    return _allowed(s, selected, *near), _allowed(s, selected, *matching)
+        return self.search_dense(vector, k, mask), self.search_sparse(query, k, mask)
 
     def bm25(self, query: SparseQuery, rows: Ids) -> Scores:
         """Of the chunks at some rows; NaN where their sparse leg is missing."""

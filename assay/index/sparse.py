@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,22 +92,33 @@ class Sparse:
         given = np.array([weight for _, weight in known], np.float32)
         return Weighted(self._starts[places], self._starts[places + 1], given)
 
-    def search(self, query: Weighted, k: int, allowed: Mask | None) -> tuple[Ids, Scores]:
-        """The best k allowed positions with a score above 0, best first, ties by position."""
+    def search(self, query: Weighted, k: int, allowed: Mask | None, count: int) -> tuple[Ids, Scores]:
+        """The best k positions with ``allowed`` (None: all), which are ``count``, and a score above 0; best first, ties by
+        position."""
+        if (task := self.task(query, k, allowed, count)) is not None:
+            return kernels.best_sums(*task)
+        return np.zeros(0, np.int64), np.zeros(0, np.float32)
+
+    def task(self, query: Weighted, k: int, allowed: Mask | None, count: int) -> tuple[Any, ...] | None:
+        """What ``kernels.best_sums`` is asked for this search; None where there is nothing to look for."""
         if not len(query.begins):
-            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+            return None
         mask = _ALL if allowed is None else allowed
-        return kernels.best_sums(
-            self._count, self._rows, self._values, *query, min(k, self._count), mask, allowed is not None
-        )
+        few = allowed is not None and 2 * count < self._count
+        return self._count, self._rows, self._values, *query, min(k, self._count), mask, few
 
     def scores(self, query: Weighted, positions: Ids) -> Scores:
         """BM25 of some positions; 0 where no term matches."""
-        return kernels.sums_at(self._rows, self._values, query.begins, query.ends, query.weights, positions)
+        sums = kernels.sums_few if len(positions) <= kernels.HUNDREDS else kernels.sums_at
+        return sums(self._rows, self._values, query.begins, query.ends, query.weights, positions)
+
+    def some(self) -> Weighted:
+        """A query, for a first search that must not wait for the compiler."""
+        return self.weighted([(term, 1.0) for term in list(self._places)[:1]])
 
     def warm(self) -> None:
-        some = self.weighted([(term, 1.0) for term in list(self._places)[:1]])
-        self.search(some, 1, None)
+        some = self.some()
+        self.search(some, 1, None, self._count)
         self.scores(some, np.zeros(1, np.int64))
 
 

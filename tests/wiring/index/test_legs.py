@@ -152,10 +152,10 @@ def test_scores_are_those_of_bm25s(tmp_path: Path) -> None:
         expected = theirs.get_scores(query)
         assert np.allclose(leg.scores(asked, np.arange(2_000)), expected, rtol=1e-5, atol=1e-6)
         own = leg.scores(asked, np.arange(2_000))
-        for share in (1, 0.3, 0.01, 0):
+        for share in (1, 0.9, 0.3, 0.01, 0):
             allowed = np.random.default_rng(2).random(2_000) < share
             for k in (1, 10, 3_000):
-                positions, scores = leg.search(asked, k, allowed)
+                positions, scores = leg.search(asked, k, allowed, int(allowed.sum()))
                 assert positions.tolist() == [p for p in best(own, k, allowed) if own[p] > 0]
                 assert scores.tolist() == own[positions].tolist()
 
@@ -172,9 +172,9 @@ def test_many_rows_are_pruned_and_still_right(tmp_path: Path) -> None:
         query = rng.choice(WORDS, size=6, replace=False)
         asked = leg.weighted([(t, float(np.log(40_000 / counts[leg.place(t)]))) for t in query])
         own = leg.scores(asked, np.arange(40_000))
-        for allowed in (None, rng.random(40_000) < 0.2):
+        for allowed in (None, rng.random(40_000) < 0.2, rng.random(40_000) < 0.8):
             mask = np.ones(40_000, bool) if allowed is None else allowed
-            assert leg.search(asked, 10, allowed)[0].tolist() == best(own, 10, mask)
+            assert leg.search(asked, 10, allowed, int(mask.sum()))[0].tolist() == best(own, 10, mask)
 
 
 def test_processes_analyse_as_one_does() -> None:
@@ -318,8 +318,8 @@ def test_the_background_is_that_of_all_rows(tmp_path: Path) -> None:
     assert np.isnan(Reader(layout, read_current(layout)).background(query)).all()
 
 
-@pytest.mark.parametrize("share", [None, 0.3, 0.001])
-def test_sums_over_several_blocks_of_rows(share: float | None) -> None:
+@pytest.mark.parametrize(("share", "few"), [(None, False), (0.9, False), (0.3, True), (0.3, False), (0.001, True)])
+def test_sums_over_several_blocks_of_rows(share: float | None, few: bool) -> None:
     rng = np.random.default_rng(3)
     rows = 3 * kernels.BLOCK + 77
     lists = [np.sort(rng.choice(rows, size, replace=False)).astype(np.int32) for size in (9, 4_000, 30_000)]
@@ -335,7 +335,7 @@ def test_sums_over_several_blocks_of_rows(share: float | None) -> None:
     ends = np.cumsum([len(of) for of in lists])
     begins = ends - [len(of) for of in lists]
     query = np.concatenate(lists), np.concatenate(values), begins, ends, weights
-    found, scores = kernels.best_sums(rows, *query, 100, allowed, share is not None)
+    found, scores = kernels.best_sums(rows, *query, 100, allowed, few)
     assert found.tolist() == order.tolist()
     assert scores.tolist() == sums[order].tolist()
     some = rng.choice(np.flatnonzero(allowed), 40)  # in any order

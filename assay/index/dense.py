@@ -1,9 +1,9 @@
 """The dense leg of one segment: one port, and a ladder of kinds behind it that a segment's size or the config chooses from.
 
-``flat`` and ``ivf`` compare the float16 vectors themselves (``assay.index.lists``); ``sq8`` and ``hnsw`` ask FAISS for
-candidates by 8-bit codes and compare those exactly (``assay.index.quantised``). On a GPU all rows are compared
-(``assay.index.cuda``). Filters mean the same in all of them: only allowed positions, as many as there are up to k, each with
-the cosine of its stored vector, and few allowed rows compared one by one.
+``flat`` compares all float16 vectors and ``ivf`` those that codes of the nearest lists name (``assay.index.lists``); ``sq8``
+and ``hnsw`` ask FAISS for candidates by its 8-bit codes and compare those exactly (``assay.index.quantised``). On a GPU all
+rows are compared (``assay.index.cuda``). Filters mean the same in all of them: only allowed positions, as many as there are
+up to k, each with the cosine of its stored vector, and few allowed rows compared one by one.
 """
 
 from collections.abc import Mapping

@@ -2,18 +2,20 @@ import asyncio
 import threading
 from pathlib import Path
 from typing import Any, get_args
+from unittest.mock import Mock
 
 import pytest
 from pydantic import TypeAdapter
 
 from assay import retrieve
-from assay.config import RetrieverConfig
+from assay.config import Legs, RetrieverConfig
 from assay.errors import IndexFault, InvalidFilter, NotFound, StageUnavailable, UnknownBucket, UnknownField
+from assay.index import dense, kernels
 from assay.index.filters import FIELDS
 from assay.schemas import OPS, Filter, Fusion
-from assay.types import Scope, SearchQuery
+from assay.types import Scope, SearchQuery, SearchResult
 from tests.unit.index.fakes import WordEncoder
-from tests.wiring.index.builders import found, ingest, retriever, search, text_of, write
+from tests.wiring.index.builders import found, ingest, retriever, search, some_texts, text_of, write
 
 FILES = {
     "pump.md": "# Pumps\n\nThe pump B-120 moves cold water.",
@@ -223,6 +225,40 @@ def test_legs_of_many_rows_are_searched_at_the_same_time(index: Path, monkeypatc
     result = search(r, query)
     assert result.explain.methods == {"dense": "failed", "sparse": "index"}
     assert [d.fallback for d in result.degraded] == ["the sparse leg alone"]
+
+
+@pytest.mark.parametrize("rebuilt", [True, False])
+def test_several_searches_at_once_find_what_each_finds_alone(
+    rebuilt: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over one segment, whose legs are then one loop, and over several; also where a leg cannot answer."""
+    monkeypatch.setattr(retrieve, "_BESIDE", 0)
+    monkeypatch.setattr(dense, "_INDEXED", 50)
+    files, folder, legs = tmp_path / "files", tmp_path / "index", Legs(dense="ivf")
+    for half in (0, 1):
+        write(files, {f"{n}.txt": text for n, text in enumerate(some_texts(240)) if n % 2 == half})
+        ingest(files, folder, legs=legs, rebuild_rows=0)
+    if rebuilt:
+        ingest(files, folder, legs=legs, rebuild=True)
+    r = retriever(folder, config=RetrieverConfig(fetch=20))
+    assert len(r._open().segments) == (1 if rebuilt else 2)
+    both = Mock(wraps=kernels.both)
+    monkeypatch.setattr(kernels, "both", both)
+    queries = [SearchQuery((f"w{n} w{3 * n} w{n % 7}",)) for n in range(12)]
+    queries.append(SearchQuery(("nowhere",)))
+    alone = [search(r, query) for query in queries]
+
+    async def at_once() -> list[SearchResult]:
+        return await asyncio.gather(*map(r.search, queries))
+
+    assert asyncio.run(at_once()) == alone
+    assert both.call_count == (len(queries) - 2 if rebuilt else 0), (
+        "the first does not know yet, and the last has no term"
+    )
+    r._open().segments[0].segment.dense = Failing()
+    for result in asyncio.run(at_once())[:-1]:
+        assert result.explain.methods == {"dense": "failed", "sparse": "index"}
+        assert [d.fallback for d in result.degraded] == ["the sparse leg alone"]
 
 
 class Failing:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from assay.config import IndexConfig, Legs, RetrieverConfig
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Report, find_sources
@@ -28,6 +30,9 @@ OUTSIDE = (
     "chunks.lance",
     "CURRENT",
 )
+
+
+WORDS = [f"w{i}" for i in range(300)]
 
 
 class DirectParser(Parser):
@@ -76,3 +81,11 @@ def found(result: SearchResult) -> list[str]:
 def text_of(over: LocalRetriever, doc_id: str) -> str:
     """A document's text, in which spans count."""
     return asyncio.run(over.document_lookup(DocumentQuery(doc_id, max_chars=10**9))).text
+
+
+def some_texts(count: int, seed: int = 0) -> list[str]:
+    """Word frequencies as in language: few are everywhere, many are rare."""
+    rng = np.random.default_rng(seed)
+    odds = 1 / np.arange(1, len(WORDS) + 1)
+    lengths = rng.integers(3, 40, size=count)
+    return [" ".join(rng.choice(WORDS, size=n, p=odds / odds.sum())) for n in lengths]

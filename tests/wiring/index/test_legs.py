@@ -20,10 +20,9 @@ from assay.index.snapshot import read_current
 from assay.index.sparse import Sparse
 from assay.text import index_terms
 from tests.unit.index.fakes import WordEncoder
-from tests.wiring.index.builders import ingest, write
+from tests.wiring.index.builders import WORDS, ingest, some_texts, write
 
 ROWS, DIM = 6_000, 32
-WORDS = [f"w{i}" for i in range(300)]
 
 
 def read(folder: Path) -> dict[str, Buffer]:
@@ -128,14 +127,6 @@ def test_all_finite_halves_are_read_as_numpy_reads_them(wide: Any) -> None:
 
 
 # ---- sparse ---------------------------------------------------------------------------------------------------------
-
-
-def some_texts(count: int, seed: int = 0) -> list[str]:
-    """Word frequencies as in language: few are everywhere, many are rare."""
-    rng = np.random.default_rng(seed)
-    odds = 1 / np.arange(1, len(WORDS) + 1)
-    lengths = rng.integers(3, 40, size=count)
-    return [" ".join(rng.choice(WORDS, size=n, p=odds / odds.sum())) for n in lengths]
 
 
 def test_scores_are_those_of_bm25s(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ class AsyncClient(Base):
             async with self._http.stream(call.method, call.path, **call.options) as response:
                 if not is_stream(response):
                     await response.aread()
-                    self._refuse_stream(response, call.method)
+                    self._refuse_stream(response, call.path)
                 begun(response)
                 decoder = Decoder(call.parse)
                 async for piece in response.aiter_bytes():

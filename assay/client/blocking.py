@@ -188,7 +188,7 @@ class Client(Base):
         with self._told(), self._http.stream(call.method, call.path, **call.options) as response:
             if not is_stream(response):
                 response.read()
-                self._refuse_stream(response, call.method)
+                self._refuse_stream(response, call.path)
             begun(response)
             decoder = Decoder(call.parse)
             for piece in response.iter_bytes():

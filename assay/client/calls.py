@@ -43,6 +43,7 @@ E = TypeVar("E")
 
 # A file on this machine; or a name, and its bytes or where they lie.
 Upload = Path | tuple[str, bytes | Path]
+TAKEN_UP = "/v1/streams/"
 
 
 class Nothing(Shape):
@@ -91,7 +92,7 @@ def stream(request: AskRequest) -> Stream[Event]:
 
 def take_up(stream_id: str, seen: int) -> Stream[Event]:
     told = {"headers": {"last-event-id": str(seen)}}
-    return Stream("GET", f"/v1/streams/{_part(stream_id)}", parse_event, CompletedEvent, told)
+    return Stream("GET", f"{TAKEN_UP}{_part(stream_id)}", parse_event, CompletedEvent, told)
 
 
 def recall(answer_id: str) -> Call[AnswerRecord]:

@@ -10,7 +10,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from assay import access  # its errors are among those that a server names
-from assay.client.calls import Call, Stream, take_up
+from assay.client.calls import TAKEN_UP, Call, Stream, take_up
 from assay.errors import AssayError, SetupError, StageTimeout, StageUnavailable, of_code
 from assay.events import ErrorEvent, Event, parse_event
 from assay.schemas import ErrorBody, ErrorResponse
@@ -132,9 +132,9 @@ class Base:
             fault.add_note(f"try again in {seconds} s")
         raise fault
 
-    def _refuse_stream(self, response: httpx.Response, method: str) -> NoReturn:
+    def _refuse_stream(self, response: httpx.Response, path: str) -> NoReturn:
         """Raises ``Broken`` where one that is there already cannot be taken up just now."""
-        if method == "GET" and response.status_code in NOT_NOW:
+        if path.startswith(TAKEN_UP) and response.status_code in NOT_NOW:
             raise Broken(
                 f"{self.url} answers with HTTP {response.status_code}: the stream cannot be taken up just now."
             )

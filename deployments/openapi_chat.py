@@ -114,7 +114,7 @@ _ERROR_SCHEMA: dict[str, Any] = {
     "properties": {
         "error": {
             "type": "object",
-            "required": ["message", "type", "param", "code"],
+            "required": ["message", "type", "code"],  # an example loses its nulls on the way into the document
             "properties": {
                 "message": {"type": "string"},
                 "type": {"type": "string"},

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from fastapi import Response
+
 from assay.documents.shapes import BucketList, DocumentList, DocumentView, Job
 from deployments.openapi import CITATION, ID_HEADER, good, responses
 from deployments.openapi_events import JOB_EVENTS
@@ -104,6 +106,7 @@ JOB = _operation("read_job", "What became of an upload", 200, good(Job, _DONE, "
 EVENTS: dict[str, Any] = {
     "operation_id": "job_events",
     "summary": "A job's events",
+    "response_class": Response,
     "responses": {
         200: {
             "description": "Until the job ends",

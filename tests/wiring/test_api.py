@@ -9,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 import uvicorn
 from fastapi import FastAPI
@@ -584,12 +585,18 @@ async def test_readiness(http: httpx.AsyncClient, driver: ScriptedDriver) -> Non
 
 
 def test_the_document_has_examples_for_everything() -> None:
+    """Of each operation, of its body and of each of its answers; and they are of their shapes."""
     document = make_api(ScriptedDriver(), CONFIG).openapi()
-    for path in (ASK, "/v1/search"):
-        post = document["paths"][path]["post"]
-        assert post["requestBody"]["content"]["application/json"]["examples"]
-        for status, reply in post["responses"].items():
-            example = reply["content"]["application/json"]["example"]
-            (s.ErrorResponse if status != "200" else s.AskResponse if path == ASK else s.SearchResponse).model_validate(
-                example
-            )
+    operations = [(f"{m} {p}", op) for p, item in document["paths"].items() for m, op in item.items()]
+    assert len(operations) > 20
+    for name, operation in operations:
+        replies = [reply.get("content", {}) for reply in operation["responses"].values()]
+        for content in (*replies, operation.get("requestBody", {}).get("content", {})):
+            for media, said in content.items():
+                examples = [each["value"] for each in said.get("examples", {}).values()]
+                examples += [said["example"]] if "example" in said else []
+                assert examples, f"{name}: {media}"
+                shape = {**said.get("schema", {}), "components": document["components"]}
+                if media == "application/json":
+                    for example in examples:
+                        jsonschema.Draft202012Validator(shape).validate(example)

@@ -250,6 +250,14 @@ class GradeConfig(Logistic):
         ),
         description="P(the evidence is about what is asked): over what says so of any collection, not of steps and links.",
     )
+    holds: Logistic = Field(
+        default=Logistic(
+            intercept=-0.2372,
+            weights={"pairs": 2.6632, "kind": 1.2904, "denied": -3.4223, "denies": -0.4531, "numbers": 2.3298},
+            means={"pairs": 0.2711, "kind": 0.9522, "denied": 0.1202, "denies": 0.0583, "numbers": 0.9428},
+        ),
+        description="P(it says what is asked, if it is about it), and not only something near to it.",
+    )
     enough: float = Field(
         default=0.8,
         ge=0,
@@ -261,7 +269,8 @@ class GradeConfig(Logistic):
         default=0.4,
         ge=0,
         le=1,
-        description="When the search ends with less than this of ``about``, the answer says that nothing was found.",
+        description="When the search ends with less than this of ``about``, or of ``holds`` and without ``enough``, the answer "
+        "says that nothing was found.",
     )
 
 

@@ -118,8 +118,9 @@ class Ending:
             return False
         if run.said is not None:
             return True  # the model has weighed it
-        grade = run.grade or await run.measure()
-        return grade.p_about >= run.config.reranker.grade.min_answer
+        grade, bounds = run.grade or await run.measure(), run.config.reranker.grade
+        holds = grade.p_holds >= bounds.min_answer or grade.p_enough >= bounds.enough  # in steps, if in no sentence
+        return holds and grade.p_about >= bounds.min_answer
 
     def _unfounded(self) -> bool:
         """Whether the model of the conversation answers, and nothing of it stands on the evidence."""

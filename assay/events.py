@@ -80,6 +80,7 @@ class GradeEvent(_Event):
     p_more: float
     p_clarify: float
     p_about: float
+    p_holds: float = 1.0
     missing: list[str] = []
     follow_up: str | None = None
     beside: list[str] = []

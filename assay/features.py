@@ -36,6 +36,7 @@ _KINDS = tuple(
     )
     for kind in kinds
 )
+_MOST_TERMS = 40  # a longer sentence (a clause of a contract, a table) may deny something else than what is asked
 _CODE = ("```", "~~~")
 _MOST_WORDS = 8  # a longer title is a sentence, and nobody names it whole
 
@@ -91,7 +92,7 @@ def of_evidence(question: str, evidence: Sequence[Evidence]) -> dict[str, float]
     title_asked = [_asked(r, normalise(question), frozenset(asked)) for r in read]
     links = [(a, b) for a in range(len(read)) for b in range(len(read)) if _names(read[a], read[b])]
     alone = max(covered(words, r.terms) for r in read)
-    named = phrases(question)
+    named, numbers = phrases(question), {term for term in asked if any(c.isdigit() for c in term)}
     compared = len({r.doc_id for r, is_asked in zip(read, title_asked, strict=True) if is_asked}) > 1
     measured = {
         "words": min(len(words), 20) / 10,
@@ -100,6 +101,7 @@ def of_evidence(question: str, evidence: Sequence[Evidence]) -> dict[str, float]
         "phrase_coverage": sum(any(set(p) <= r.terms for r in read) for p in named) / len(named) if named else 1.0,
         "linked": float(bool(links)),
         "link_gain": max((covered(words, read[a].terms | read[b].terms) for a, b in links), default=alone) - alone,
+        "numbers": float(numbers <= found),
         "two_coverage": covered(words, found) if compared else 0.0,
         "asked_links": float(any(title_asked[a] or title_asked[b] for a, b in links)),
         "bridge": float(any(title_asked[a] and not title_asked[b] for a, b in links)),
@@ -109,7 +111,8 @@ def of_evidence(question: str, evidence: Sequence[Evidence]) -> dict[str, float]
     similarities = [e.hit.similarity for e in evidence if e.hit.similarity is not None]
     if gains:
         best = max(gains, key=lambda gain: gain.mean)
-        measured |= {"likelihood_gain": best.mean, "least_gain": max(best.least, _FLOOR)}
+        least = max(best.least, _FLOOR)
+        measured |= {"likelihood_gain": best.mean, "least_gain": least, "against": best.against}
     if similarities:
         measured["similarity"] = max(similarities)
     return measured
@@ -124,13 +127,16 @@ def _of_sentences(question: str, words: frozenset[str], evidence: Sequence[Evide
     found = [terms(text) for text in texts]
     shares = [covered(words, frozenset(f)) for f in found]
     at = max(range(len(texts)), key=lambda i: shares[i])
-    asked = neighbours(terms(question))
+    wanted, denied, denies = neighbours(terms(question)), *(bool(NEGATION.search(t)) for t in (question, texts[at]))
     everywhere = frozenset[tuple[str, str]]().union(*(neighbours(f) for f in found))
+    like = zip(texts, shares, strict=True)
     return {
         "sentence_lead": shares[at] - max((s for i, s in enumerate(shares) if i != at), default=0.0),
-        "pairs": len(asked & everywhere) / len(asked) if asked else 0.0,
+        "pairs": len(wanted & everywhere) / len(wanted) if wanted else 0.0,
         "kind": float(_has_kind(question, texts[at])),
-        "denied": float(bool(NEGATION.search(question)) and not NEGATION.search(texts[at])),
+        "denied": float(denied and not denies),
+        "no_denial": float(denied and not any(NEGATION.search(t) for t, s in like if 2 * s >= shares[at])),
+        "denies": float(denies and not denied and len(found[at]) <= _MOST_TERMS),
     }
 
 

@@ -73,6 +73,7 @@ class FeatureGrader:
             p_more=1 - p_enough - p_clarify,
             p_clarify=p_clarify,
             p_about=self._config.about.probability(measured) if ordered else 0.0,
+            p_holds=self._config.holds.probability(measured) if ordered else 0.0,
             features=measured,
             missing=missing,
             follow_up=first,

@@ -60,7 +60,7 @@ def gain_of(score: ItemScore, alone: ItemScore) -> Gain | None:
         return None
     each = [with_it - without for with_it, without in zip(score.each, alone.each, strict=False)]
     mean = score.mean - alone.mean
-    return Gain(mean, min(each, default=mean))
+    return Gain(mean, min(each, default=mean), sum(max(-nats, 0.0) for nats in each) / max(1, len(each)))
 
 
 class Likelihood:

@@ -378,6 +378,7 @@ class Run(Searching):
             p_more=grade.p_more,
             p_clarify=grade.p_clarify,
             p_about=grade.p_about,
+            p_holds=grade.p_holds,
             missing=list(grade.missing),
             follow_up=grade.follow_up,
             beside=list(grade.beside),

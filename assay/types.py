@@ -371,10 +371,12 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Gain:
     """By how many nats a passage makes the question more likely: ``mean`` of its tokens, and ``least`` of any of them,
-    which is what the passage does not explain."""
+    which is what the passage does not explain. ``against``: by how many it makes tokens less likely, a mean over all of them
+    to which the others give nothing."""
 
     mean: float
     least: float
+    against: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +429,8 @@ class GradeRequest:
 class Grade:
     """Probabilities that sum to 1, the measured features behind them, and for "more" the query to try next, with those that are
     to be searched ``beside`` it, each by itself. ``p_about``, apart
-    from these: whether the evidence is about what is asked at all, so that an answer can be made of it, whole or not."""
+    from these: whether the evidence is about what is asked at all, so that an answer can be made of it, whole or not.
+    ``p_holds``: if it is, whether it says what is asked, and not only something near to it."""
 
     p_enough: float
     p_more: float
@@ -438,6 +441,7 @@ class Grade:
     follow_up: str | None = None
     beside: tuple[str, ...] = ()
     usage: Usage = Usage()
+    p_holds: float = 1.0
 
     @property
     def verdict(self) -> Literal["enough", "more", "clarify"]:

@@ -25,7 +25,7 @@ from assay.text import query_key
 from assay.types import DocumentQuery, GenerateEvent, GenerateRequest, SearchQuery
 from bench.agent_parts import Parts
 from bench.report import Row, at_least, at_most
-from deployments.calibrate import vectors
+from deployments.calibrate import SCORED, vectors
 
 TOP = 5
 OVER_LINK = 0.03
@@ -169,7 +169,7 @@ class Progress:
 async def abstain(parts: Parts, part: str = "abstain", *, model: bool = True) -> list[Row]:
     """Questions with an answer in their document, and without one; the threshold is that of other sets."""
     rows: list[Row] = []
-    grade = await _fitted_elsewhere(parts)
+    grade = await _fitted_elsewhere(parts, model)
     wrong = quotes = 0
     for name in ("squad2_250", "cuad_clauses"):
         config = patient(parts.reranker.model_copy(update={"grade": grade}))
@@ -193,10 +193,10 @@ async def abstain(parts: Parts, part: str = "abstain", *, model: bool = True) ->
     return [*rows, at_most(f"{part} | citations that do not contain their quote", wrong, f"of {quotes}", 0)]
 
 
-async def _fitted_elsewhere(parts: Parts) -> GradeConfig:
-    """The grader fitted as ``calibrate`` does, without the sets that are asked here, and without the model."""
+async def _fitted_elsewhere(parts: Parts, model: bool) -> GradeConfig:
+    """The grader fitted as ``calibrate`` does, without the sets that are asked here."""
     labelled = [q for q in cases.read(parts.data) if q.task in ("hotpotqa", "musique")]
-    found = await cases.cases(labelled, lambda texts: vectors(texts, parts.encoder, parts.cache))
-    measured = await grading.samples(found, None)
-    config, _ = grading.fitted(found, measured, grading.LEXICAL, GradeConfig().min_answer)
-    return config
+    found = await grading.cases(labelled, parts.data, lambda texts: vectors(texts, parts.encoder, parts.cache))
+    config = RerankerConfig(candidates=SCORED)
+    measured = await grading.samples(found, LLMReranker(parts.known, parts.tokenizer, config) if model else None)
+    return grading.fitted(found, measured, GradeConfig().min_answer, model=model)[0]

@@ -95,7 +95,7 @@ class _Calibration:
         labelled = cases.read(data)
         try:
             rerank, ranked = await self._rerank(data, queries, top)
-            grade, graded = await self._grade(labelled, rerank)
+            grade, graded = await self._grade(labelled, data, rerank)
             support, supported = self._support(data)
         finally:
             await self._alone.close()
@@ -132,14 +132,15 @@ class _Calibration:
             )
         return ranking.chosen(found, values, size)
 
-    async def _grade(self, labelled: Sequence[cases.Labelled], rerank: Reranking) -> tuple[GradeConfig, list[Figure]]:
-        found = await cases.cases(labelled, lambda texts: vectors(texts, self._encoder, self._work.parent))
+    async def _grade(
+        self, labelled: Sequence[cases.Labelled], data: Path, rerank: Reranking
+    ) -> tuple[GradeConfig, list[Figure]]:
+        found = await grading.cases(labelled, data, lambda texts: vectors(texts, self._encoder, self._work.parent))
         likelihood = rerank.method == "likelihood"
         config = RerankerConfig(candidates=SCORED, passage_tokens=rerank.passage_tokens)
         reranker = LLMReranker(self._llm, self._tokenizer, config, self._prompts) if likelihood else None
         measured = await grading.samples(found, reranker, self._show())
-        names = (*grading.LEXICAL, *grading.OF_THE_MODEL) if likelihood else grading.LEXICAL
-        return grading.fitted(found, measured, names, GradeConfig().min_answer)
+        return grading.fitted(found, measured, GradeConfig().min_answer, model=likelihood)
 
     @staticmethod
     def _support(data: Path) -> tuple[SupportConfig, list[Figure]]:

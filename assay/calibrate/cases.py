@@ -18,6 +18,7 @@ Passage = tuple[str, str]
 """Title and text; a title may be empty."""
 Embed = Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]]
 MOST_PADDING = 3
+NEAR_MISS = "near misses"
 ELSEWHERE = 30  # questions of each set that are put to another set's passages
 
 
@@ -38,13 +39,16 @@ class Case:
 @dataclass(frozen=True, slots=True)
 class Labelled:
     """A question with the passages that it needs, all of them, and others. ``answerable`` is False where even these do not
-    answer it (SQuAD 2: a question that only sounds as if its paragraph did)."""
+    answer it (SQuAD 2: a question that only sounds as if its paragraph did). ``group``: what its cases stay together by, the
+    first gold passage if empty; ``weight``: of a question with one passage."""
 
     task: str
     question: str
     gold: tuple[Passage, ...]
     others: tuple[Passage, ...]
     answerable: bool = True
+    group: str = ""
+    weight: float = 1.0
 
 
 def read(data: Path) -> list[Labelled]:
@@ -118,7 +122,7 @@ async def cases(labelled: Sequence[Labelled], embed: Embed) -> list[Case]:
     found: list[Case] = []
     for q in labelled:
         if len(q.gold) == 1:
-            found.append(space.case(q, q.gold, q.answerable))
+            found.append(space.case(q, q.gold, q.answerable, q.weight))
             continue
         near = space.nearest(q.question, q.others, MOST_PADDING + 1)
         found.append(space.case(q, (*q.gold, *near[:MOST_PADDING]), q.answerable))
@@ -164,7 +168,7 @@ class _Space:
         self, q: Labelled, passages: tuple[Passage, ...], enough: bool, weight: float = 1.0, task: str = ""
     ) -> Case:
         cosines = tuple(self.cosine(q.question, p) for p in passages)
-        return Case(task or q.task, _text(q.gold[0]), q.question, passages, cosines, enough, weight)
+        return Case(task or q.task, q.group or _text(q.gold[0]), q.question, passages, cosines, enough, weight)
 
 
 def _text(passage: Passage) -> str:

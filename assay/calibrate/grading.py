@@ -3,12 +3,15 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.calibrate.cases import Case
-from assay.calibrate.fit import Judged, Sample, auc, ece, figure, fit
+from assay.calibrate import near_misses
+from assay.calibrate.cases import NEAR_MISS, Case, Embed, Labelled
+from assay.calibrate.cases import cases as cases_of
+from assay.calibrate.fit import Sample, auc, ece, figure, fit
 from assay.calibration import Figure
 from assay.config import GradeConfig
 from assay.errors import SetupError
@@ -37,7 +40,15 @@ LEXICAL = (
 OF_THE_MODEL = ("least_gain",)  # of the best passage; the mean over tokens adds nothing to it
 # What says of any collection whether its passages are about the question; links and sentences say how far they lead.
 ABOUT = ("word_coverage", "name_coverage", "similarity")
+# What says of one passage whether it answers, or only seems to.
+HOLDS = ("pairs", "kind", "no_denial", "denies", "numbers")
+HOLDS_OF_THE_MODEL = ("against",)
 HELD_OUT = 4  # one question in so many is kept back from a fit and its choice of the penalty, and judged once
+
+
+async def cases(labelled: Sequence[Labelled], data: Path, embed: Embed) -> list[Case]:
+    """Of the labelled sets, and the near misses of the folder."""
+    return [*await cases_of(labelled, embed), *await cases_of(near_misses.read(data), embed)]
 
 
 async def samples(
@@ -73,11 +84,16 @@ def _hit(number: int, passage: tuple[str, str], cosine: float) -> Hit:
 
 
 def fitted(
-    cases: Sequence[Case], measured: Sequence[Sample], names: Sequence[str], min_answer: float
+    cases: Sequence[Case], measured: Sequence[Sample], min_answer: float, *, model: bool
 ) -> tuple[GradeConfig, list[Figure]]:
-    """The fits over all cases, and what such fits are worth on questions that they have not seen."""
+    """The fits over all cases, with what a model measured or without, and what such fits are worth on questions that they have
+    not seen. Near misses are for ``holds`` alone."""
+    names = (*LEXICAL, *OF_THE_MODEL) if model else LEXICAL
+    holds, p_holds, of_holds = _holds(cases, measured, (*HOLDS, *HOLDS_OF_THE_MODEL) if model else HOLDS)
+    kept = np.array([case.task != NEAR_MISS for case in cases])
+    cases, measured = [case for case, keep in zip(cases, kept, strict=True) if keep], _of(measured, kept)
     judged = fit(measured, names)
-    about, of_about = _about(cases, measured, min_answer)
+    about, p_about, of_about = _about(cases, measured)
     figures: list[Figure] = []
     for task in dict.fromkeys(case.task for case in cases):
         at = np.array([case.task == task for case in cases])
@@ -87,15 +103,20 @@ def fitted(
     held = np.array([_held_out(case.group) for case in cases])
     figures += _figures("all sets", "cross-validated", judged.out_of_fold, measured)
     figures += _away("all sets", "held out", measured, held, names)
-    grade = GradeConfig(**judged.model.model_dump(), about=about, min_answer=min_answer)
-    return grade, figures + of_about
+    grade = GradeConfig(**judged.model.model_dump(), about=about, holds=holds, min_answer=min_answer)
+    p_holds = np.where(judged.out_of_fold >= grade.enough, 1.0, p_holds[kept])
+    return grade, [*figures, *of_about, *of_holds, *_refused(cases, measured, np.minimum(p_about, p_holds), min_answer)]
 
 
-def _about(cases: Sequence[Case], measured: Sequence[Sample], min_answer: float) -> tuple[Logistic, list[Figure]]:
+Fitted = tuple[Logistic, NDArray[np.float64], list[Figure]]
+"""A fit, what it says of each sample that it has not seen, or such fits of those that it has, and what it is worth."""
+
+
+def _about(cases: Sequence[Case], measured: Sequence[Sample]) -> Fitted:
     """P(about what is asked): a question's own passages, enough or not, against those of another collection."""
     is_own = [case.task != "elsewhere" for case in cases]
     if len(set(is_own)) < 2:  # one collection alone says nothing of it
-        return GradeConfig().about, []
+        return (default := GradeConfig().about), _says(default, measured), []
     # Both kinds count alike: how many questions of another collection there are here says nothing of how many will be asked.
     whole = {
         kind: sum(s.weight for s, own in zip(measured, is_own, strict=True) if own == kind) for kind in (True, False)
@@ -105,8 +126,27 @@ def _about(cases: Sequence[Case], measured: Sequence[Sample], min_answer: float)
         for s, kind in zip(measured, is_own, strict=True)
     ]
     judged = fit(own, ABOUT)
-    figures = [figure("about, cross-validated: AUC", auc, judged.out_of_fold, own)]
-    return judged.model, figures + _wrongly_answered(cases, measured, judged, min_answer)
+    return judged.model, judged.out_of_fold, [figure("about, cross-validated: AUC", auc, judged.out_of_fold, own)]
+
+
+def _holds(cases: Sequence[Case], measured: Sequence[Sample], names: Sequence[str]) -> Fitted:
+    """P(it says what is asked): a question before one passage that answers it, or only seems to."""
+    at = np.array([len(case.passages) == 1 and case.task != "elsewhere" for case in cases])
+    alone, tasks = _of(measured, at), [case.task for case, chosen in zip(cases, at, strict=True) if chosen]
+    if len({sample.holds for sample in alone}) < 2:
+        return (default := GradeConfig().holds), _says(default, measured), []
+    judged, figures = fit(alone, names), list[Figure]()
+    for task in dict.fromkeys(tasks):
+        here = np.array([each == task for each in tasks])
+        figures += _figures(f"holds, {task}", "cross-validated", judged.out_of_fold[here], _of(alone, here))
+        figures += _away(f"holds, {task}", "fitted without this set", alone, here, names)
+    p = _says(judged.model, measured)
+    p[at] = judged.out_of_fold
+    return judged.model, p, figures
+
+
+def _says(model: Logistic, measured: Sequence[Sample]) -> NDArray[np.float64]:
+    return np.array([model.probability(s.measured) for s in measured])
 
 
 def _figures(task: str, how: str, p: NDArray[np.float64], measured: Sequence[Sample]) -> list[Figure]:
@@ -126,25 +166,26 @@ def _away(
     if not theirs or len({sample.holds for sample in others}) < 2:
         return []
     model = fit(others, names, repeats=0).model
-    return _figures(task, how, np.array([model.probability(s.measured) for s in theirs]), theirs)
+    return _figures(task, how, _says(model, theirs), theirs)
 
 
-def _wrongly_answered(
-    cases: Sequence[Case], measured: Sequence[Sample], judged: Judged, min_answer: float
+def _refused(
+    cases: Sequence[Case], measured: Sequence[Sample], p: NDArray[np.float64], min_answer: float
 ) -> list[Figure]:
-    """What ``min_answer`` does: how many questions it refuses whose evidence is enough, or of another collection."""
+    """What ``min_answer`` does: how many questions it refuses whose evidence is enough, is not, or is of another collection."""
 
     def below(p: NDArray[np.float64], holds: NDArray[np.bool_], weights: NDArray[np.float64]) -> float:
         return float(np.average(p < min_answer, weights=weights))
 
     figures = []
     for name, chosen in (
-        ("enough, refused", [s.holds for s in measured]),
-        ("of another collection, refused", [case.task == "elsewhere" for case in cases]),
+        ("enough", [s.holds for s in measured]),
+        ("one passage that does not answer", [len(c.passages) == 1 and not c.enough for c in cases]),
+        ("of another collection", [case.task == "elsewhere" for case in cases]),
     ):
         at = np.array(chosen)
         if at.any():
-            figures.append(figure(f"about, cross-validated: {name}", below, judged.out_of_fold[at], _of(measured, at)))
+            figures.append(figure(f"refused, cross-validated: {name}", below, p[at], _of(measured, at)))
     return figures
 
 

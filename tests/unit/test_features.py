@@ -46,6 +46,25 @@ def test_no_evidence_measures_nothing_and_nothing_measured_is_absent() -> None:
     assert {"likelihood_gain", "similarity"}.isdisjoint(of_evidence(QUESTION, evidence(FILM)))
 
 
+def test_a_short_sentence_that_denies_is_told_where_the_question_does_not() -> None:
+    asked, text = "Does Moreno direct films?", "Moreno does not direct films."
+    assert of_evidence(asked, evidence(("Moreno", text)))["denies"] == 1
+    assert of_evidence("Does Moreno not direct films?", evidence(("Moreno", text)))["denies"] == 0
+    assert of_evidence(asked, evidence(("Moreno", f"{text[:-1]}{' and more' * 30}.")))["denies"] == 0
+
+
+def test_a_denial_is_looked_for_in_every_sentence_that_shares_much_with_the_question() -> None:
+    asked, said = "Which films does Moreno not direct?", "Moreno does direct films of others."
+    assert of_evidence(asked, evidence(("Moreno", said)))["no_denial"] == 1
+    assert of_evidence(asked, evidence(("Moreno", f"{said} But Moreno does not direct war films.")))["no_denial"] == 0
+
+
+def test_a_number_of_the_question_must_stand_in_the_evidence() -> None:
+    at = [of_evidence(f"What was shot in {year}?", evidence(FILM))["numbers"] for year in (1962, 1963)]
+    assert at == [1, 0]
+    assert of_evidence("What was shot?", evidence(RIVER))["numbers"] == 1
+
+
 def test_names_are_runs_of_capitals_with_function_words_inside() -> None:
     assert phrases("did the University of Chile open in 1842?") == (("universiti", "chile"), ("1842",))
 

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from assay.__main__ import main
 from assay.calibrate import cases as c
+from assay.calibrate import near_misses
 from assay.calibrate.cached import CachedLLM
+from assay.calibrate.cases import NEAR_MISS
 from assay.calibrate.fit import Sample, arrays, auc, ece, fit
 from assay.calibrate.grading import fitted
 from assay.calibrate.ranking import Candidates, chosen
@@ -119,8 +121,8 @@ def about(*tasks: str) -> tuple[float, float]:
         found.append(c.Case(task, f"g{n}", f"q{n}", (), (), enough))
         features = {"word_coverage": covered, "name_coverage": covered, "similarity": covered, "linked": float(enough)}
         measured.append(Sample(features, enough, f"g{n}"))
-    grade, figures = fitted(found, measured, ("linked",), GradeConfig().min_answer)
-    refused = [f.value for f in figures if f.name.endswith("of another collection, refused")]
+    grade, figures = fitted(found, measured, GradeConfig().min_answer, model=False)
+    refused = [f.value for f in figures if f.name == "refused, cross-validated: of another collection"]
     assert refused == ([pytest.approx(1, abs=0.1)] if "elsewhere" in tasks else [])
     whole, none = (dict.fromkeys(grade.about.weights, value) for value in (1.0, 0.0))
     return grade.about.probability(whole), grade.about.probability(none)
@@ -136,6 +138,58 @@ def test_one_collection_alone_says_nothing_of_what_is_about_something_else() -> 
     default = GradeConfig().about
     high, _ = about(*["hotpotqa"] * 40)
     assert high == default.probability(dict.fromkeys(default.weights, 1.0))
+
+
+def test_whether_a_passage_holds_what_is_asked_is_fitted_on_single_passages_alone() -> None:
+    found, measured = [], []
+    for n in range(90):
+        task = ("squad2", NEAR_MISS, "hotpotqa")[n % 3]
+        passages = (("", "x"),) * (2 if task == "hotpotqa" else 1)
+        enough = n % 2 == 0
+        found.append(c.Case(task, f"g{n}", f"q{n}", passages, (0.5,) * len(passages), enough))
+        says = enough if task != "hotpotqa" else not enough
+        measured.append(Sample({"pairs": float(says) + RNG.normal(0, 0.3), "linked": float(enough)}, enough, f"g{n}"))
+    grade, figures = fitted(found, measured, GradeConfig().min_answer, model=False)
+    assert grade.holds.probability({"pairs": 1.0}) > 0.8 > 0.2 > grade.holds.probability({"pairs": 0.0})
+    assert grade.probability({"linked": 1.0}) > 0.8  # to which the near misses add nothing
+    named = {f.name: f.value for f in figures}
+    assert (
+        named["holds, squad2, cross-validated: AUC"] > 0.9 and named[f"holds, {NEAR_MISS}, cross-validated: AUC"] > 0.9
+    )
+    assert not [name for name in named if name.startswith((NEAR_MISS, "holds, hotpotqa"))]
+
+
+FALL = "Warsaw fell in 1944."
+XQUAD = {f"{FALL} The rising of Warsaw lasted 63 days, as Jan Nowak wrote.": ("How long did Warsaw rise?", "63 days")}
+
+
+def write_xquad(data: Path, paragraphs: dict[str, tuple[str, str]]) -> None:
+    (data / "ranking" / "xquad").mkdir(parents=True)
+    written = [
+        {"context": text, "qas": [{"question": asked, "answers": [{"text": answer}]}]}
+        for text, (asked, answer) in paragraphs.items()
+    ]
+    file = data / "ranking" / "xquad" / "xquad.en.json"
+    file.write_text(json.dumps({"data": [{"paragraphs": written}]}))
+
+
+def test_near_misses_lack_the_answer_or_ask_for_something_else(tmp_path: Path) -> None:
+    text, (asked, _) = next(iter(XQUAD.items()))
+    write_xquad(tmp_path, XQUAD)
+    own, cut, other = near_misses.read(tmp_path)
+    assert (own.question, own.gold, own.answerable) == (asked, (("", text),), True)
+    assert (cut.question, cut.gold, cut.answerable) == (asked, (("", FALL),), False)
+    assert (other.question, other.gold, other.answerable) == ("How long did Jan Nowak rise?", own.gold, False)
+    assert {q.group for q in (own, cut, other)} == {text}, "all of them are on one side of a split"
+    assert near_misses.read(tmp_path / "elsewhere") == []
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_each_change_of_a_question_is_another_question(number: int) -> None:
+    asked, text = "Who, in 1944, was in Warsaw?", "In 1944 a man named Nowak was there."
+    changes = {"Who, in 1944, was in Nowak?", "Who, in 1951, was in Warsaw?", "Who, in 1944, was not in Warsaw?"}
+    assert near_misses.changed(asked, text, number) in changes
+    assert near_misses.changed("why so", text, number) is None
 
 
 @pytest.mark.parametrize("line", ["{", '{"question": "x"}', '{"question": "x", "gold": [1], "others": []}'])

@@ -252,9 +252,9 @@ class GradeConfig(Logistic):
     )
     holds: Logistic = Field(
         default=Logistic(
-            intercept=-0.2372,
-            weights={"pairs": 2.6632, "kind": 1.2904, "denied": -3.4223, "denies": -0.4531, "numbers": 2.3298},
-            means={"pairs": 0.2711, "kind": 0.9522, "denied": 0.1202, "denies": 0.0583, "numbers": 0.9428},
+            intercept=-0.2086,
+            weights={"pairs": 2.5763, "kind": 1.3688, "no_denial": -3.3092, "denies": -0.427, "numbers": 2.302},
+            means={"pairs": 0.2711, "kind": 0.9522, "no_denial": 0.1074, "denies": 0.0583, "numbers": 0.9428},
         ),
         description="P(it says what is asked, if it is about it), and not only something near to it.",
     )

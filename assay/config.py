@@ -269,8 +269,13 @@ class GradeConfig(Logistic):
         default=0.4,
         ge=0,
         le=1,
-        description="When the search ends with less than this of ``about``, or of ``holds`` and without ``enough``, the answer "
-        "says that nothing was found.",
+        description="When the search ends with less than this of ``about``, the answer says that nothing was found.",
+    )
+    min_holds: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="The same for ``holds``, where the evidence is not ``enough``; 0: it is not asked. docs/calibration.md.",
     )
 
 

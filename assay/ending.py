@@ -119,7 +119,7 @@ class Ending:
         if run.said is not None:
             return True  # the model has weighed it
         grade, bounds = run.grade or await run.measure(), run.config.reranker.grade
-        holds = grade.p_holds >= bounds.min_answer or grade.p_enough >= bounds.enough  # in steps, if in no sentence
+        holds = grade.p_holds >= bounds.min_holds or grade.p_enough >= bounds.enough  # in steps, if in no sentence
         return holds and grade.p_about >= bounds.min_answer
 
     def _unfounded(self) -> bool:

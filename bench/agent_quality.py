@@ -31,6 +31,7 @@ TOP = 5
 OVER_LINK = 0.03
 OVER_PIPELINE = {"musique_50": 0.06}
 BALANCE = 0.65
+MIN_HOLDS = GradeConfig().min_answer  # by default it is 0: what it refuses is worth less than what it costs
 LINK, PIPELINE, AGENTIC = "one call with the link hop", "pipeline", "agentic"
 _PATIENCE_S = 900.0  # a stage that is given up for the machine's sake would be measured as a worse one
 
@@ -169,7 +170,7 @@ class Progress:
 async def abstain(parts: Parts, part: str = "abstain", *, model: bool = True) -> list[Row]:
     """Questions with an answer in their document, and without one; the threshold is that of other sets."""
     rows: list[Row] = []
-    grade = await _fitted_elsewhere(parts, model)
+    grade = (await _fitted_elsewhere(parts, model)).model_copy(update={"min_holds": MIN_HOLDS})
     wrong = quotes = 0
     for name in ("squad2_250", "cuad_clauses"):
         config = patient(parts.reranker.model_copy(update={"grade": grade}))

@@ -246,8 +246,15 @@ async def test_evidence_that_is_not_enough_but_about_the_question_is_answered_fr
 
 async def test_evidence_that_is_about_the_question_and_does_not_hold_what_is_asked_is_not_answered_from() -> None:
     near = Grade(p_enough=0.3, p_more=0.65, p_clarify=0.05, p_about=0.9, features={}, p_holds=0.3)
-    assert (await Bench(near).ask()).status == "no_evidence"
-    assert (await Bench(replace(near, p_enough=0.85, p_more=0.1)).ask()).status == "answered"
+    strict = RerankerConfig(grade=GradeConfig(min_holds=0.4))
+    for grade, config, status in (
+        (near, RerankerConfig(), "answered"),
+        (near, strict, "no_evidence"),
+        (replace(near, p_enough=0.85, p_more=0.1), strict, "answered"),
+    ):
+        bench = Bench(grade)
+        bench.config = bench.config.model_copy(update={"reranker": config})
+        assert (await bench.ask()).status == status
 
 
 async def test_no_hits_at_all_says_so() -> None:

@@ -188,6 +188,7 @@ async def abstain(parts: Parts, part: str = "abstain", *, model: bool = True) ->
                 quotes, wrong = quotes + 1, wrong + (c.quote not in text)
             parts.notes.print(f"{name}: {number} of {len(chosen)}", highlight=False)
         answered, refused = (sum(side) / len(side) for side in (right[True], right[False]))
+        name = f"{name}, min_holds {MIN_HOLDS:g}"
         rows.append(at_least(f"{part} | {name} | {BALANCED}", (answered + refused) / 2, f"of {len(chosen)}", BALANCE))
         rows.append(Row(f"{part} | {name} |   answerable, and answered", answered, f"of {len(right[True])}"))
         rows.append(Row(f"{part} | {name} |   not answerable, and refused", refused, f"of {len(right[False])}"))

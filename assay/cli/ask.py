@@ -90,7 +90,7 @@ class Screen:
 
     def __init__(self, out: Console, notes: Console) -> None:
         self._out, self._notes = out, notes
-        self._queries: list[str] = []
+        self._begun: list[ev.ToolCallStart] = []
         self._answering = False
 
     def show(self, event: ev.Event) -> None:
@@ -98,11 +98,12 @@ class Screen:
             case ev.PlanEvent():
                 self._note("plan", _plan(event))
             case ev.ToolCallStart():
-                self._queries = [str(query) for query in event.arguments.get("queries", [])]
+                self._begun.append(event)
             case ev.ToolCallResult():
                 took = f"{event.hits} hits in {event.duration_ms:.0f} ms"
                 outcome = "" if event.outcome == "ok" else f", {event.outcome}"
-                self._note("search", f"{' | '.join(self._queries)}: {took}{outcome}")
+                name, asked = self._asked(event.tool)
+                self._note(name, f"{asked}: {took}{outcome}")
             case ev.EvidenceEvent() if event.found:
                 self._note("found", f"at first {', '.join(dict.fromkeys(event.found))}")
             case ev.EvidenceEvent() if event.added:
@@ -113,6 +114,14 @@ class Screen:
                 self._answer(event.delta)
             case _:
                 pass
+
+    def _asked(self, tool: str) -> tuple[str, str]:
+        """What a result is of: calls of one tool that run side by side end in the order in which they began."""
+        at = next(i for i, begun in enumerate(self._begun) if begun.tool == tool)
+        arguments = self._begun.pop(at).arguments
+        if "queries" in arguments:
+            return "search", " | ".join(map(str, arguments["queries"]))
+        return "tool", f"{tool} {arguments.get('query') or arguments.get('doc_id') or ''}".rstrip()
 
     def finish(self, response: AskResponse) -> None:
         if response.answer and not self._answering:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -277,6 +278,29 @@ def test_ask_shows_the_way_and_the_answer(url: str, driver: ScriptedDriver) -> N
     assert "timeout after 8.0 s; instead: fused order" in err
     assert "\x1b" not in out + err
     assert (driver.asked[0].buckets, driver.asked[0].mode) == (["contracts"], "agentic")
+
+
+def test_each_result_is_told_beside_what_was_asked(url: str, driver: ScriptedDriver) -> None:
+    """Also where calls run side by side, and none of them is a search with queries."""
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("search_hybrid", {"queries": ["notice", "termination"]}),
+        ("search_text", {"query": "30 days"}),
+        ("search_hybrid", {"queries": ["supply"]}),
+        ("get_document_metadata", {"doc_id": "doc_7"}),
+    ]
+    begun = [ev.ToolCallStart(tool=tool, arguments=arguments) for tool, arguments in calls]
+    ended = [
+        ev.ToolCallResult(tool=tool, hits=hits, duration_ms=5, outcome="ok")
+        for hits, (tool, _) in enumerate(calls, start=1)
+    ]
+    driver.script = [*begun, *ended, *whole()[-3:]]
+    _, _, err = run("When may it end?", "--url", url)
+    assert err.strip().splitlines()[:4] == [
+        "search     notice | termination: 1 hits in 5 ms",
+        "tool       search_text 30 days: 2 hits in 5 ms",
+        "search     supply: 3 hits in 5 ms",
+        "tool       get_document_metadata doc_7: 4 hits in 5 ms",
+    ]
 
 
 def test_a_key_goes_along(driver: ScriptedDriver, tmp_path: Path) -> None:

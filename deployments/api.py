@@ -36,7 +36,7 @@ from deployments.documents import add_documents
 from deployments.events import told
 from deployments.gate import Gate, bound
 from deployments.mcp_door import add_tools
-from deployments.openapi_events import name_shapes
+from deployments.openapi_finish import finish
 from deployments.page import add_page
 from deployments.problems import MethodNotAllowed, NoRoute, body_of, internal, public_text, response_of
 from deployments.resumable import Resumables, add_streams
@@ -90,7 +90,7 @@ def make_api(driver: Driver, config: IngressConfig, shared: Streams | None = Non
     add_conversations(app, driver, runs, questions, store)
     _add_search(app, driver, config)
     _add_health(app, driver, audit)
-    name_shapes(app)
+    finish(app)
     add_page(app)
     return app
 

@@ -114,7 +114,7 @@ _ERROR_SCHEMA: dict[str, Any] = {
     "properties": {
         "error": {
             "type": "object",
-            "required": ["message", "type", "code"],  # an example loses its nulls on the way into the document
+            "required": ["message", "type", "param", "code"],
             "properties": {
                 "message": {"type": "string"},
                 "type": {"type": "string"},

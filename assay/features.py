@@ -8,6 +8,7 @@ most of whether a question of two steps can be answered: more than all likelihoo
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from assay.sentences import sentences
@@ -52,6 +53,7 @@ class _Read:
     terms: frozenset[str]
 
 
+@lru_cache(maxsize=512)
 def _read(chunk: Chunk) -> _Read:
     title = _BRACKETS.sub("", chunk.title)
     named = content_terms(title) if 0 < len(title.split()) <= _MOST_WORDS else []
@@ -62,6 +64,11 @@ def _read(chunk: Chunk) -> _Read:
         normalise(chunk.text),
         frozenset(terms(" ".join((chunk.title, *chunk.heading, chunk.text)))),
     )
+
+
+def words_of(chunk: Chunk) -> frozenset[str]:
+    """The terms of a passage, its title and its headings."""
+    return _read(chunk).terms
 
 
 def names_in(text: str) -> Iterator[str]:

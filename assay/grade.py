@@ -7,7 +7,7 @@ weights are fitted on labelled data, for each model by ``python -m assay calibra
 from collections.abc import Sequence
 
 from assay.config import GradeConfig
-from assay.features import leads, of_evidence
+from assay.features import leads, of_evidence, words_of
 from assay.text import content_terms, names, normalise, query_key, terms
 from assay.types import Evidence, Grade, GradeRequest
 
@@ -44,8 +44,7 @@ def follow_ups(question: str, evidence: Sequence[Evidence], missing: Sequence[st
 
 def uncovered(question: str, evidence: Sequence[Evidence]) -> tuple[str, ...]:
     """The question's own words (as written) whose stems stand in no evidence."""
-    chunks = [e.hit.chunk for e in evidence]
-    found = {term for c in chunks for term in terms(" ".join((c.title, *c.heading, c.text)))}
+    found = frozenset[str]().union(*(words_of(e.hit.chunk) for e in evidence))
     content = set(content_terms(question))
     return tuple(w for w in _words(question) if (stems := set(terms(w))) & content and not stems & found)
 

@@ -6,7 +6,8 @@ another one arrives (docs/adr/0006).
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import sqrt
 
 import numpy as np
@@ -19,6 +20,10 @@ Rows = NDArray[np.int64]
 SOURCES = 3  # hits that are read for mentions
 _SHARED = 4  # a title that more documents have names none of them
 _WORDS = 12  # of a title; longer ones are not mentioned as they stand
+_REMEMBERED, _REMEMBERED_CHARS = (
+    1_024,
+    4_000,
+)  # passages that were read for mentions, and are good ones for more questions
 _PASSAGES = 8  # of a mentioned document: its first, where it is introduced
 
 _TOKEN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+")
@@ -45,9 +50,13 @@ class Titles:
         order = np.argsort(np.array(keys, np.uint64), kind="stable")
         self._keys = np.array(keys, np.uint64)[order]
         self._documents = np.array(documents, np.int32)[order]
+        self._known = lru_cache(_REMEMBERED)(self._mentioned)
 
-    def mentioned(self, text: str) -> dict[str, tuple[int, ...]]:
+    def mentioned(self, text: str) -> Mapping[str, tuple[int, ...]]:
         """The titles in a text, in order, the longest where several begin, and the documents that have them."""
+        return self._known(text) if len(text) <= _REMEMBERED_CHARS else self._mentioned(text)
+
+    def _mentioned(self, text: str) -> dict[str, tuple[int, ...]]:
         words = _words(text)
         if not words or not len(self._keys):
             return {}

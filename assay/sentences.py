@@ -6,6 +6,7 @@ first is possessive.
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 Span = tuple[int, int]
 
@@ -30,6 +31,9 @@ _STARTER = re.compile(
     r"\s+[\"“‘(]?(?:The|This|That|These|It|In|He|She|They|We|You|A|An|But|If|However|For|As|At|On|When)\s"
 )
 
+# One question cuts the same passages several times, and the next one many of them again.
+REMEMBERED, REMEMBERED_CHARS = 1_024, 4_000
+
 
 def sentences(text: str) -> list[Span]:
     """Character spans of the sentences of a passage, in order; ``text[start:end]`` never has outer whitespace.
@@ -37,11 +41,16 @@ def sentences(text: str) -> list[Span]:
     Headings, list items, table rows and fenced code blocks are units of their own. Markers of headings and list
     items, rules and table separators are left out.
     """
+    return list(_sentences(text) if len(text) <= REMEMBERED_CHARS else _sentences.__wrapped__(text))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _sentences(text: str) -> tuple[Span, ...]:
     spans: list[Span] = []
     for start, end, whole in _blocks(text):
         spans.extend([(start, end)] if whole else _split(text, start, end))
     trimmed = (_trim(text, span) for span in spans)
-    return [span for span in trimmed if span[0] < span[1]]
+    return tuple(span for span in trimmed if span[0] < span[1])
 
 
 def _blocks(text: str) -> Iterator[tuple[int, int, bool]]:

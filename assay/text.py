@@ -49,6 +49,9 @@ _STEMMERS = (
 _MARK = "\x00"
 _IMPERATIVES = frozenset("explain describe list name give tell show compare define find summarise summarize".split())
 
+# One question looks at the same passages and sentences many times, and the next one at many of them again.
+REMEMBERED, REMEMBERED_CHARS = 4_096, 4_000
+
 _local = threading.local()
 
 
@@ -64,12 +67,24 @@ def terms(text: str, language: str = DEFAULT) -> list[str]:
     (``B-120``, ``4.2``, ``InferenceService``) gives itself and its parts, ``§4.2`` also 4.2. Scripts without spaces
     give bigrams.
     """
-    return [term for token in _tokens(text) for term in _analyse(token, language)]
+    return list(_terms(text, language) if len(text) <= REMEMBERED_CHARS else _terms.__wrapped__(text, language))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _terms(text: str, language: str) -> tuple[str, ...]:
+    return tuple(term for token in _tokens(text) for term in _analyse(token, language))
 
 
 def content_terms(text: str, language: str = DEFAULT) -> list[str]:
     """``terms`` without stop words and question words; empty for a text of nothing else."""
-    return [term for token in _content(_tokens(text), language, _shouted(text)) for term in _analyse(token, language)]
+    remembered = len(text) <= REMEMBERED_CHARS
+    return list(_content_terms(text, language) if remembered else _content_terms.__wrapped__(text, language))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _content_terms(text: str, language: str) -> tuple[str, ...]:
+    found = _content(_tokens(text), language, _shouted(text))
+    return tuple(term for token in found for term in _analyse(token, language))
 
 
 def index_terms(text: str) -> list[str]:

@@ -1,8 +1,13 @@
 """A model's own tokenizer, for budgets and cuts. It is read from the model's folder by the light ``tokenizers`` library."""
 
+from array import array
+from functools import lru_cache
 from pathlib import Path
 
 from assay.errors import SetupError
+
+# Passages and their sentences are counted more than once for a question, and good ones for many questions.
+REMEMBERED, REMEMBERED_CHARS = 4_096, 4_000
 
 
 def tokenizer_of(model: str) -> "ModelTokenizer | EstimatedTokenizer":
@@ -38,11 +43,19 @@ class ModelTokenizer:
         # A saved tokenizer may cut or pad by itself; a budget needs the true count.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._known = lru_cache(REMEMBERED)(self._read)
 
     def count(self, text: str) -> int:
-        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return len(self._ends(text))
 
     def truncate(self, text: str, tokens: int) -> str:
         """The longest start of ``text`` of at most ``tokens`` tokens; text that fits comes back as it is."""
-        offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
-        return text if len(offsets) <= tokens else text[: offsets[tokens - 1][1]] if tokens > 0 else ""
+        ends = self._ends(text)
+        return text if len(ends) <= tokens else text[: ends[tokens - 1]] if tokens > 0 else ""
+
+    def _ends(self, text: str) -> "array[int]":
+        return self._known(text) if len(text) <= REMEMBERED_CHARS else self._read(text)
+
+    def _read(self, text: str) -> "array[int]":
+        """The character where each token ends."""
+        return array("L", [end for _, end in self._tokenizer.encode(text, add_special_tokens=False).offsets])

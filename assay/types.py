@@ -1,8 +1,9 @@
 """The values that cross the borders between stages. All are frozen; shapes that users see are in ``assay.schemas``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Literal, TypeVar
 
 from assay.groups import Groups
 from assay.schemas import (
@@ -20,6 +21,7 @@ from assay.schemas import (
     WrittenStyle,
 )
 
+T = TypeVar("T")
 Leg = Literal["dense", "sparse"]
 LEGS: tuple[Leg, ...] = ("dense", "sparse")
 Role = Literal["system", "user", "assistant", "tool"]
@@ -27,6 +29,14 @@ FinishReason = Literal["stop", "length", "abort"]
 ToolChoice = Literal["auto", "required", "none"]
 GenerateStyle = Literal["extract", "prose", "list", "table", "plain"]
 Form = Literal["sentence", "item", "row", "header"]
+
+
+def packed(kind: type[T]) -> type[T]:
+    """Of values that go from replica to replica by the dozen: pickled as their fields alone, in half the time of the way that a
+    dataclass with slots has of its own."""
+    values = attrgetter(*(each.name for each in fields(kind)))  # type: ignore[arg-type]
+    kind.__reduce__ = lambda self: (kind, values(self))  # type: ignore[method-assign]
+    return kind
 
 
 # ---- LLM port -------------------------------------------------------------------------------------------------------
@@ -112,6 +122,7 @@ class Delta:
     usage: Usage | None = None
 
 
+@packed
 @dataclass(frozen=True, slots=True)
 class ScoreItem:
     """``context`` is given to the model as it is (no chat template); ``continuation`` is what is scored after it."""
@@ -127,6 +138,7 @@ class ScoreRequest:
     cache_salt: str | None = None
 
 
+@packed
 @dataclass(frozen=True, slots=True)
 class ItemScore:
     """Log-probability (natural log) of one continuation: the sum over its ``tokens`` tokens.
@@ -156,6 +168,7 @@ class Scores:
 # ---- index and retrieval --------------------------------------------------------------------------------------------
 
 
+@packed
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A passage. ``document_text[start:end] == text``, in characters of the document's text as the store keeps it.
@@ -187,6 +200,7 @@ class Context:
     span: tuple[int, int]
 
 
+@packed
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A retrieved chunk. ``score`` is the fused score; ``ranks`` its rank (from 1) in each leg's list for its best query;
@@ -368,6 +382,7 @@ class Plan:
     dropped: tuple[str, ...] = ()
 
 
+@packed
 @dataclass(frozen=True, slots=True)
 class Gain:
     """By how many nats a passage makes the question more likely: ``mean`` of its tokens, and ``least`` of any of them,
@@ -379,6 +394,7 @@ class Gain:
     against: float = 0.0
 
 
+@packed
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """A chunk in a slot (E1, E2, ...) that keeps its name for the whole question. ``gain`` is None where the reranker did not
@@ -400,6 +416,7 @@ class RerankRequest:
     cache_salt: str | None = None
 
 
+@packed
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """One reranked hit. ``gain`` as in ``Evidence``."""

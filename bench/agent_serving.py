@@ -4,12 +4,14 @@ import asyncio
 import statistics
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import psutil
 import yaml
 
 from assay import loop
@@ -29,7 +31,7 @@ from bench.agent_parts import Parts
 from bench.asked import config
 from bench.fake_models import DELAY, FakeEngine, tiny_embedder
 from bench.report import Row, at_least, at_most
-from deployments.local import LocalGraph
+from deployments.local import LocalGraph, descendants
 
 CLIENTS = 64
 CALLS = 3  # of the engine, one after the other, in a question of one round: the plan, the reranking, the sentences
@@ -54,12 +56,15 @@ class Asked:
 def one(parts: Parts) -> list[Row]:
     """One question after the other: all hops, all checks and HTTP, while the models answer at once."""
     rounds = 40 if parts.quick else 200
-    with fake_graph(parts, 0.0) as url:
+    with fake_graph(parts, 0.0) as started:
         questions = parts.questions("hotpotqa_100")
         body = {"mode": "agentic", "budget": {"rounds": 1}}
-        asyncio.run(asked(url, questions[:20], body, 1))  # warm
-        answers = asyncio.run(asked(url, _repeated(questions, rounds), body, 1))
+        asyncio.run(asked(started.url, questions[:20], body, 1))  # warm
+        before = cpu(started)
+        answers = asyncio.run(asked(started.url, _repeated(questions, rounds), body, 1))
+        after = cpu(started)
     _check(answers)
+    spent = {name: 1000 * (after[name] - before.get(name, 0.0)) / rounds for name in after}
     taken = [1000 * a.seconds for a in answers]
     own = {name: statistics.median(a.body["timings_ms"].get(name, 0.0) for a in answers) for name in _STAGES}
     return [
@@ -71,6 +76,8 @@ def one(parts: Parts) -> list[Row]:
         ),
         Row("one | the same: p95", _p(taken, 95), "ms"),
         *(Row(f"one |   {name}, median", ms, "ms") for name, ms in own.items()),
+        Row("one | processor time of a question, all processes", sum(spent.values()), "ms"),
+        *(Row(f"one |   {name}", ms, "ms") for name, ms in sorted(spent.items(), key=lambda x: -x[1]) if ms >= 1),
     ]
 
 
@@ -80,7 +87,8 @@ _STAGES = ("first_hop", "plan", "retrieve", "rerank", "grade", "generate", "keep
 def load_at_once(parts: Parts) -> list[Row]:
     """So many clients, each with its next question as soon as it has an answer, and somebody who looks at ``/healthz``."""
     each = 2 if parts.quick else 6
-    with fake_graph(parts, ENGINE_S) as url:
+    with fake_graph(parts, ENGINE_S) as started:
+        url = started.url
         body = {"mode": "agentic", "budget": {"rounds": 1}}
         questions = parts.questions("hotpotqa_100")
         asyncio.run(asked(url, questions[:CLIENTS], body, CLIENTS))  # warm
@@ -118,9 +126,11 @@ def first_evidence(parts: Parts) -> list[Row]:
 
 def deadline(parts: Parts) -> list[Row]:
     """All questions at once, with an engine that needs longer than there is."""
-    with fake_graph(parts, 2.0) as url:
+    with fake_graph(parts, 2.0) as started:
         questions = _repeated(parts.questions("hotpotqa_100"), 50)
-        answers = asyncio.run(asked(url, questions, {"mode": "agentic", "budget": {"deadline_s": DEADLINE_S}}, 50))
+        answers = asyncio.run(
+            asked(started.url, questions, {"mode": "agentic", "budget": {"deadline_s": DEADLINE_S}}, 50)
+        )
     return of_deadline("deadline | engine of 2 s a call, 50 at once", answers)
 
 
@@ -129,10 +139,10 @@ def deadline_real(parts: Parts) -> list[Row]:
     questions = parts.questions("hotpotqa_100")[: 5 if parts.quick else parts.limit or 50]
     raw = config(parts.index("hotpotqa_100"))
     raw["applications"][0]["args"]["answers"] = {"path": str(parts.cache / "answers.db")}
-    with graph(parts, raw) as url:
+    with graph(parts, raw) as started:
         body = {"mode": "agentic", "budget": {"deadline_s": DEADLINE_S}}
-        asyncio.run(asked(url, questions[:2], {"mode": "agentic"}, 1))  # warm
-        answers = asyncio.run(asked(url, questions, body, 1))
+        asyncio.run(asked(started.url, questions[:2], {"mode": "agentic"}, 1))  # warm
+        answers = asyncio.run(asked(started.url, questions, body, 1))
     return of_deadline("deadline, real model | one after the other", answers)
 
 
@@ -159,17 +169,17 @@ def _gave_up(a: Asked) -> bool:
 
 
 @contextmanager
-def graph(parts: Parts, raw: dict[str, Any], environ: Mapping[str, str] | None = None) -> Iterator[str]:
-    """The URL of a graph of this config."""
+def graph(parts: Parts, raw: dict[str, Any], environ: Mapping[str, str] | None = None) -> Iterator[LocalGraph]:
+    """The graph of this config, ready."""
     path = parts.cache / "graph.yaml"
     path.write_text(yaml.safe_dump(raw))
     with LocalGraph(load(path), log=parts.cache / "graph.log", port=PORT, environ=environ) as started:
         started.wait_ready(300)
-        yield started.url
+        yield started
 
 
 @contextmanager
-def fake_graph(parts: Parts, engine_s: float) -> Iterator[str]:
+def fake_graph(parts: Parts, engine_s: float) -> Iterator[LocalGraph]:
     """That of the laptop's graph over HotpotQA's passages, its models fake."""
     embedder = tiny_embedder(parts.cache / "tiny-embedder")
     raw = config(parts.index("hotpotqa_100", SentenceEmbedder(embedder)))
@@ -180,8 +190,28 @@ def fake_graph(parts: Parts, engine_s: float) -> Iterator[str]:
     args["expander"]["skip_simple"] = False
     args["ingress"] = {"max_ongoing": CLIENTS}
     args["answers"] = {"path": str(parts.cache / "answers.db")}
-    with graph(parts, raw, {DELAY: str(engine_s)}) as url:
-        yield url
+    with graph(parts, raw, {DELAY: str(engine_s)}) as started:
+        yield started
+
+
+def cpu(started: LocalGraph) -> dict[str, float]:
+    """Seconds of the processor that each process of a graph has had so far: unlike the clock's they hold beside others."""
+    found: dict[str, float] = {}
+    for process in descendants(started.pid):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            title = _title(process.cmdline())
+            found[title] = found.get(title, 0.0) + times.user + times.system
+    return found
+
+
+def _title(command: Sequence[str]) -> str:
+    """``ray::ServeReplica:assay:Driver.ask`` is ``Driver``; what is no actor goes by its program."""
+    first, *_ = " ".join(command).split() or ["?"]
+    if first.startswith("ray::"):
+        return first.removeprefix("ray::").split(":")[-1].split(".")[0]
+    script = next((part for part in command if part.endswith(".py")), first)
+    return Path(script).stem
 
 
 async def asked(url: str, questions: Sequence[str], body: dict[str, Any], clients: int) -> list[Asked]:

@@ -38,7 +38,7 @@ from deployments.remote import (
     reply,
 )
 from deployments.telemetry import Telemetry, adopt_logs
-from deployments.together import together
+from deployments.together import together, whole
 
 T = TypeVar("T")
 
@@ -83,8 +83,9 @@ class Driver:
         self._telemetry = Telemetry(config.telemetry)
 
     async def stream(self, request: AskRequest, request_id: str) -> AsyncGenerator[tuple[Event, ...]]:
-        """The events, those in one that are there at the same time."""
-        async with aclosing(together(self._events(request, request_id))) as parts:
+        """The events, those in one that are there at the same time; all in one where nobody wants a stream."""
+        in_parts = together if request.stream else whole
+        async with aclosing(in_parts(self._events(request, request_id))) as parts:
             async for part in parts:
                 yield part
 

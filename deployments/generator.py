@@ -15,7 +15,8 @@ from assay.ports import Generator as Port
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
 from assay.types import GenerateEvent, GenerateRequest
-from deployments.remote import RemoteLLM, RemoteRetriever, Reply, reply
+from deployments.remote import IN_FILES, RemoteLLM, RemoteRetriever, Reply, reply
+from deployments.together import together
 
 log = logging.getLogger("ray.serve")
 
@@ -47,14 +48,15 @@ class Generator:
         parts = Parts(builtin, config, self._llm, tokenizer, embedder)
         self._generator: Port = implementation("generator", config.implementation, parts)
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[tuple[GenerateEvent, ...]]:
+        """The events, those in one that are there at the same time."""
         start = time.perf_counter()
         try:
-            async with aclosing(self._generator.generate(request)) as events:
-                async for event in events:
-                    yield event
+            async with aclosing(together(self._generator.generate(request))) as parts:
+                async for part in parts:
+                    yield part
         finally:
-            log.info("generate", extra={"ms": round(1000 * (time.perf_counter() - start), 1)})
+            log.info("generate", extra={"ms": round(1000 * (time.perf_counter() - start), 1), **IN_FILES})
 
     async def ready(self) -> Reply[str]:
         return await reply(self._llm.ready())

@@ -38,7 +38,8 @@ class Ingress:
         return await self._driver.ask(request, _request_id())
 
     async def stream(self, request: AskRequest) -> AsyncGenerator[Event]:
-        async with aclosing(self._driver.stream(request, _request_id())) as events:
+        streamed = request.model_copy(update={"stream": True})
+        async with aclosing(self._driver.stream(streamed, _request_id())) as events:
             async for event in events:
                 yield event
 

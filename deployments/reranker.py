@@ -9,8 +9,8 @@ from assay.ports import Reranker as Port
 from assay.rerank import LLMReranker
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
-from assay.types import Grade, GradeRequest, Reranked, RerankRequest, Support, SupportRequest
-from deployments.remote import RemoteLLM, Reply, reply
+from assay.types import Grade, GradeRequest, RerankRequest, Support, SupportRequest
+from deployments.remote import RemoteLLM, Reordered, Reply, reply
 
 
 @serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
@@ -21,8 +21,11 @@ class Reranker:
         parts = Parts(LLMReranker(self._llm, tokenizer, config, prompts), config, self._llm, tokenizer)
         self._reranker: Port = implementation("reranker", config.implementation, parts)
 
-    async def rerank(self, request: RerankRequest) -> Reply[Reranked]:
-        return await reply(self._reranker.rerank(request), "rerank")
+    async def rerank(self, request: RerankRequest) -> Reply[Reordered]:
+        return await reply(self._rerank(request), "rerank")
+
+    async def _rerank(self, request: RerankRequest) -> Reordered:
+        return Reordered.of(await self._reranker.rerank(request), request)
 
     async def grade(self, request: GradeRequest) -> Reply[Grade]:
         return await reply(self._reranker.grade(request), "grade")

@@ -103,18 +103,18 @@ def frame(number: int, event: Event | JobEvent) -> str:
 
 
 class NativeWire:
-    """Every event as it is, under an id that rises by one."""
+    """Every event as it is, under an id that rises by one; where nobody streams, none but the last."""
 
     headers: Mapping[str, str] = EVENTS_HEADER
 
-    def __init__(self) -> None:
-        self._id = 0
+    def __init__(self, stream: bool) -> None:
+        self._id, self._stream = 0, stream
         self._last: Event | None = None
 
     def frames(self, event: Event) -> str:
         self._id += 1
         self._last = event
-        return frame(self._id, event)
+        return frame(self._id, event) if self._stream else ""
 
     def response(self) -> Response:
         if isinstance(self._last, ErrorEvent):
@@ -134,7 +134,7 @@ class QuestionResponse(Response):
     ) -> None:
         super().__init__()
         self._events, self._slots, self._stream, self._heartbeat_s = events, slots, stream, heartbeat_s
-        self._wire = wire or NativeWire()
+        self._wire = wire or NativeWire(stream)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with until_last(self._slots.one(), send) as send:

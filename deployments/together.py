@@ -38,3 +38,9 @@ async def together(items: AsyncGenerator[T], most: int = 64) -> AsyncGenerator[t
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
+
+
+async def whole(items: AsyncGenerator[T]) -> AsyncGenerator[tuple[T, ...]]:
+    """All items in one, at the end; where they end in an error, the error alone."""
+    async with aclosing(items):
+        yield tuple([item async for item in items])

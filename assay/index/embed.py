@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from assay.errors import SetupError
 from assay.index.batching import Batcher
 from assay.index.bert import Bert, is_plain_bert
+from assay.index.remembered import Remembered
 
 Vectors = NDArray[np.float32]
 
@@ -68,7 +69,7 @@ class SentenceEmbedder:
         except (OSError, ValueError, RuntimeError, KeyError, ImportError) as e:
             raise SetupError(f"the embedder '{self.name}' cannot be loaded: {e}", field="index.embedder") from e
         self.dim = self._model.dim
-        self._together = Batcher(self._encode, self._pool, self._workers, self._batch)
+        self._known = Remembered(Batcher(self._encode, self._pool, self._workers, self._batch))
 
     @cached_property
     def checksum(self) -> str:
@@ -91,9 +92,9 @@ class SentenceEmbedder:
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Unit vectors, shape (len(texts), dim), in float32. A text beyond the model's length is cut at its end.
 
-        For questions: what callers ask while all workers are busy is encoded together.
+        For questions: what callers ask while all workers are busy is encoded together, and what was asked lately not again.
         """
-        return await self._together(texts)
+        return await self._known(texts)
 
     def embed_now(self, texts: Sequence[str]) -> Vectors:
         """``embed`` for callers outside an event loop with many texts at once: all workers share them."""

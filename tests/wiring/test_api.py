@@ -532,7 +532,7 @@ async def test_a_reader_that_takes_nothing_is_given_up() -> None:
     async with aclosing(rest()) as events:
         first = ev.AnswerEvent(delta="x")
         with pytest.raises(ClientDisconnect):
-            await send_events(first, events, NativeWire(), send, heartbeat_s=10, send_timeout_s=0.05)
+            await send_events(first, events, NativeWire(stream=True), send, heartbeat_s=10, send_timeout_s=0.05)
     assert (pulled, len(sent)) == (2, 4)
 
 

@@ -1,8 +1,11 @@
 """A stage in another replica: what Ray raises becomes an error of ours by its kind, and nothing costly is sent twice."""
 
 import asyncio
+import copy
+import pickle
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +14,23 @@ from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError, Req
 
 from assay.errors import AssayError, InvalidFilter, Overloaded, StageFault, StageUnavailable
 from assay.events import CompletedEvent, Event, StatusEvent
-from assay.schemas import AskRequest
-from assay.types import Scope, SearchQuery
-from deployments.remote import RemoteDriver, RemoteGenerator, RemoteRetriever, Reply
-from deployments.together import together
+from assay.schemas import AskRequest, Usage
+from assay.types import (
+    Context,
+    Evidence,
+    Gain,
+    Hit,
+    ItemScore,
+    Ranked,
+    Reranked,
+    RerankRequest,
+    Scope,
+    ScoreItem,
+    SearchQuery,
+)
+from deployments.remote import RemoteDriver, RemoteGenerator, RemoteReranker, RemoteRetriever, Reordered, Reply
+from deployments.together import together, whole
+from tests.fakes import chunk
 from tests.wiring.scripted_driver import response
 
 pytestmark = pytest.mark.anyio
@@ -120,6 +136,36 @@ async def test_who_is_cancelled_cancels_what_it_asked() -> None:
     assert handle.sent[0].cancelled
 
 
+# ---- values on their way --------------------------------------------------------------------------------------------
+
+
+async def test_a_reranker_sends_places_and_no_texts_but_of_hits_that_are_its_own() -> None:
+    hits = tuple(Hit(chunk(n, f"Pump {n} " + "x" * 500), 1.0 / n, {"dense": n}) for n in (1, 2, 3))
+    own = replace(hits[0], score=7.0)
+    found = Reranked(
+        (Ranked(hits[2], 3.0, Gain(0.5, -1.0)), Ranked(own, 2.0, None), Ranked(hits[0], 1.0, None)), Usage(), 1
+    )
+    request = RerankRequest("pumps", hits, 3)
+    sent = Reordered.of(found, request)
+    assert pickle.dumps(sent).count(b"x" * 500) == 1
+    reranker, _ = remote(RemoteReranker, pickle.loads(pickle.dumps(sent)))
+    assert await reranker.rerank(request) == found
+
+
+def test_what_is_pickled_as_its_fields_comes_out_as_it_was() -> None:
+    hit = Hit(
+        replace(chunk(4, "text"), heading=("a", "b"), page=3, hidden=True),
+        0.5,
+        {"dense": 2},
+        0.25,
+        Context("t", (0, 1)),
+    )
+    evidence = Evidence("E1", hit, 0.5, 2, Gain(0.1, -2.0))
+    for value in (evidence, Ranked(hit, 1.0, None), ScoreItem("a", "b"), ItemScore(-1.0, 2, None, (-0.5, -0.5))):
+        for same in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value)):
+            assert same == value and same is not value and type(same) is type(value)
+
+
 # ---- a stream's items, those in one that are there at the same time -------------------------------------------------
 
 SAID: list[Event] = [StatusEvent(state="planning"), StatusEvent(state="searching"), CompletedEvent(response=response())]
@@ -162,6 +208,19 @@ async def test_what_is_there_at_the_same_time_comes_in_one() -> None:
     source = Source(1, 2, None, 3, None, None, 4, 5, 6)
     assert [part async for part in together(source.items())] == [(1, 2), (3,), (4, 5, 6)] and source.closed
     assert [part async for part in together(Source().items())] == []
+
+
+async def test_what_nobody_streams_comes_in_one_or_as_its_fault_and_who_goes_ends_it() -> None:
+    source = Source(1, None, 2)
+    assert [part async for part in whole(source.items())] == [(1, 2)] and source.closed
+    with pytest.raises(StageFault):
+        await anext(whole(Source(1, None, StageFault("no")).items()))
+    source = Source(1, *[None] * 100)
+    waiting = asyncio.ensure_future(anext(whole(source.items())))
+    await asyncio.sleep(0.02)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert source.given == 1 and source.closed
 
 
 async def test_a_fault_comes_after_what_came_before_it() -> None:

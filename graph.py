@@ -20,6 +20,7 @@ from deployments.expander import Expander
 from deployments.generator import Generator
 from deployments.ingester import Ingester
 from deployments.ingress import Ingress
+from deployments.placement import placed
 from deployments.reranker import Reranker
 from deployments.retriever import Retriever
 from deployments.streams import Streams
@@ -45,10 +46,14 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     args = calibration.apply(args, models[args.reranker.engine], prompts)
     evaluating, writing = args.reranker.engine, args.generator.engine
     retriever = Retriever.bind(args.index, args.retriever, embedder, Ingester.name)
-    expander = Expander.bind(args.planning, engines[args.expander.engine], prompts)
-    reranker = Reranker.bind(args.reranker, engines[evaluating], models[evaluating], prompts)
+    expander = placed(args.expander.placement, Expander, args.planning, engines[args.expander.engine], prompts)
+    reranker = placed(
+        args.reranker.placement, Reranker, args.reranker, engines[evaluating], models[evaluating], prompts
+    )
     kind = args.engines[writing]
-    generator = Generator.bind(args.generator, engines[writing], models[writing], prompts, kind, retriever)
+    generator = placed(
+        args.generator.placement, Generator, args.generator, engines[writing], models[writing], prompts, kind, retriever
+    )
     Registry.of(args.tools)  # a fault in a tool is said here
     agent = (engines[args.agent], models[args.agent]) if args.agent else None
     reads = args.extraction.engine

@@ -136,6 +136,17 @@ def _implementation() -> Any:
     )
 
 
+Placement = Literal["deployment", "driver"]
+
+
+def _placement() -> Any:
+    return Field(
+        default="deployment",
+        description="deployment: the stage has replicas and a scale of its own. driver: it runs in the driver's replica, without "
+        "a hop, and is no deployment.",
+    )
+
+
 class ExpanderConfig(_Config):
     engine: str = "small"
     variants: int = Field(default=2, ge=0, le=8)
@@ -155,6 +166,7 @@ class ExpanderConfig(_Config):
     )
     timeout_s: float = Field(default=8, gt=0, le=600)
     implementation: str | None = _implementation()
+    placement: Placement = _placement()
 
     @property
     def decided(self) -> frozenset[Step]:
@@ -204,6 +216,7 @@ class RetrieverConfig(_Config):
     rrf_k: int = Field(default=60, ge=1, le=1000)
     timeout_s: float = Field(default=10, gt=0, le=600)
     implementation: str | None = _implementation()
+    placement: Placement = _placement()
 
 
 class GradeConfig(Logistic):
@@ -320,6 +333,7 @@ class RerankerConfig(_Config):
     )
     timeout_s: float = Field(default=15, gt=0, le=600)
     implementation: str | None = _implementation()
+    placement: Placement = _placement()
     grade: GradeConfig = GradeConfig()
     support_weights: SupportConfig = SupportConfig()
     uncalibrated: str = Field(default="", description="Set when the graph is built: why the model has no calibration.")
@@ -338,6 +352,7 @@ class GeneratorConfig(_Config):
     )
     timeout_s: float = Field(default=30, gt=0, le=600)
     implementation: str | None = _implementation()
+    placement: Placement = _placement()
 
 
 class LoopConfig(_Config):

@@ -42,14 +42,29 @@ def load(path: Path) -> ServeConfig:
     except ValidationError as e:
         first = e.errors()[0]
         raise SetupError(f"{path}: args.{'.'.join(map(str, first['loc']))}: {first['msg']}") from e
-    _check_gpu(path, app, ours[0].get("deployments") or [])
+    deployments = [d for d in ours[0].get("deployments") or [] if isinstance(d, dict)]
+    _check_gpu(path, app, deployments)
+    _check_placement(path, app, deployments)
     http = raw.get("http_options") or {}
     return ServeConfig(path, raw, app, str(http.get("host", "0.0.0.0")), int(http.get("port", 8000)))  # noqa: S104
 
 
-def _check_gpu(path: Path, app: AppConfig, deployments: list[Any]) -> None:
+def _check_placement(path: Path, app: AppConfig, deployments: list[dict[str, Any]]) -> None:
+    """Serve would say only that there is no such deployment."""
+    for stage in ("expander", "reranker", "generator"):
+        name = stage.capitalize()
+        if getattr(app, stage).placement == "driver" and any(d.get("name") == name for d in deployments):
+            raise SetupError(
+                f"{path}: args.{stage}.placement is driver, so that there is no deployment {name}: take it out of "
+                f"'deployments', or set the placement to deployment",
+                f"{stage}.placement",
+                ("deployment",),
+            )
+
+
+def _check_gpu(path: Path, app: AppConfig, deployments: list[dict[str, Any]]) -> None:
     """Ray hides the GPUs from a replica that asks for none; its vectors and its embedder would find none there."""
-    options = {d.get("name"): d.get("ray_actor_options") or {} for d in deployments if isinstance(d, dict)}
+    options = {d.get("name"): d.get("ray_actor_options") or {} for d in deployments}
     for field, device, users in _devices(app):
         for user in users:
             if device == "cuda" and not options.get(user, {}).get("num_gpus"):

@@ -25,7 +25,9 @@ from assay.tokens import tokenizer_of
 from assay.tools import Registry, ToolContext, ToolOutput
 from assay.types import BucketInfo, Grade, GradeRequest, Scope, ToolSpec
 from deployments.database import answers_of
+from deployments.placement import Inside, reached
 from deployments.remote import (
+    Here,
     Hops,
     RemoteExpander,
     RemoteGenerator,
@@ -51,10 +53,10 @@ class Driver:
     def __init__(
         self,
         config: AppConfig,
-        expander: DeploymentHandle,
+        expander: DeploymentHandle | Inside,
         retriever: DeploymentHandle,
-        reranker: DeploymentHandle,
-        generator: DeploymentHandle,
+        reranker: DeploymentHandle | Inside,
+        generator: DeploymentHandle | Inside,
         agent: DeploymentHandle | None = None,
         model: str = "",
         prompts: Prompts = Prompts(),
@@ -67,10 +69,10 @@ class Driver:
         self._config = config
         self._tools = Registry.of(config.tools)
         self._stages = Stages(
-            expander := RemoteExpander("expander", expander),
+            expander := RemoteExpander("expander", reached("expander", expander)),
             retriever := RemoteRetriever("retriever", retriever),
-            reranker := _reranker(config.reranker, reranker),
-            generator := RemoteGenerator("generator", generator),
+            reranker := _reranker(config.reranker, reached("reranker", reranker)),
+            generator := RemoteGenerator("generator", reached("generator", generator)),
             None if agent is None else _agent(config, agent, model, prompts),
             answers := answers_of(config.answers),
             tokenizer_of(writer),
@@ -186,7 +188,7 @@ class Driver:
 class _GradesHere(RemoteReranker):
     """The built-in grade measures words and asks no model: a hop would take longer than it does."""
 
-    def __init__(self, stage: str, handle: DeploymentHandle, config: GradeConfig) -> None:
+    def __init__(self, stage: str, handle: DeploymentHandle | Here, config: GradeConfig) -> None:
         super().__init__(stage, handle)
         self._grader = FeatureGrader(config)
 
@@ -194,7 +196,7 @@ class _GradesHere(RemoteReranker):
         return await self._grader.grade(request)
 
 
-def _reranker(config: RerankerConfig, handle: DeploymentHandle) -> RemoteReranker:
+def _reranker(config: RerankerConfig, handle: DeploymentHandle | Here) -> RemoteReranker:
     """One of one's own may grade as it likes."""
     own = config.implementation is not None
     return RemoteReranker("reranker", handle) if own else _GradesHere("reranker", handle, config.grade)

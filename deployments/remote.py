@@ -6,8 +6,8 @@ Values travel between stages, never responses: a chained response can deadlock b
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -86,13 +86,16 @@ def count_hops() -> Hops:
     return hops
 
 
+def faulted(stage: str, error: Exception, cause: Exception | None = None) -> AssayError:
+    """A bug in a stage: logged here, and met by the stage's fallback."""
+    log.error("%s failed", stage, exc_info=error)
+    return StageFault(f"{stage} failed: {type(cause or error).__name__}")
+
+
 def translated(stage: str, error: Exception) -> BaseException:
-    """The ``AssayError`` for what Ray raised. A bug in a stage is logged here, and met by the stage's fallback."""
+    """The ``AssayError`` for what Ray raised."""
     if isinstance(error, RayTaskError):
-        if isinstance(error.cause, AssayError):
-            return error.cause
-        log.error("%s failed", stage, exc_info=error)
-        return StageFault(f"{stage} failed: {type(error.cause).__name__}")
+        return error.cause if isinstance(error.cause, AssayError) else faulted(stage, error, error.cause)
     if isinstance(error, BackPressureError):
         return Overloaded(f"{stage} is at its queue limit; try again shortly.")
     task = asyncio.current_task()
@@ -101,11 +104,38 @@ def translated(stage: str, error: Exception) -> BaseException:
     return StageUnavailable(f"{stage} is not available: {type(error).__name__}")
 
 
-class _Remote:
-    """Calls of one deployment."""
+class Here:
+    """A stage in this process (``deployments.placement``), asked for what its replica would be: no hop, and the same faults."""
 
-    def __init__(self, stage: str, handle: DeploymentHandle) -> None:
-        self._stage, self._handle = stage, handle
+    def __init__(self, stage: str, made: object) -> None:
+        self._stage, self._made = stage, made
+
+    async def call(self, method: str, *args: Any) -> Any:
+        with self._faults():
+            return await getattr(self._made, method)(*args)
+
+    async def stream(self, method: str, *args: Any) -> AsyncGenerator[Any]:
+        with self._faults():
+            async with aclosing(getattr(self._made, method)(*args)) as items:
+                async for item in items:
+                    yield item
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except AssayError:
+            raise
+        except Exception as error:
+            raise faulted(self._stage, error) from error
+
+
+class _Remote:
+    """Calls of one deployment, or of a stage that is none."""
+
+    def __init__(self, stage: str, handle: DeploymentHandle | Here) -> None:
+        self._stage = stage
+        self._handle: Any = handle
 
     async def _call(self, method: str, *args: Any, again: bool = True) -> Any:
         """All unary calls are idempotent: one whose replica died is sent once more. What a living replica says stands."""
@@ -121,6 +151,8 @@ class _Remote:
         return await self._call(method, *args, again=False)
 
     async def _once(self, method: str, *args: Any) -> Any:
+        if isinstance(self._handle, Here):
+            return (await self._handle.call(method, *args)).value
         start = time.perf_counter()
         response = getattr(self._handle, method).remote(*args)
         try:
@@ -136,6 +168,11 @@ class _Remote:
         self, method: str, *args: Any, last: Callable[[Any], bool] = lambda _: False
     ) -> AsyncGenerator[Any]:
         """Items as they come; closing it cancels the call in the replica, but for one that has given its ``last`` item."""
+        if isinstance(self._handle, Here):
+            async with aclosing(self._handle.stream(method, *args)) as items:
+                async for item in items:
+                    yield item
+            return
         response = getattr(self._handle.options(stream=True), method).remote(*args)
         done = False
         try:

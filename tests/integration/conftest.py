@@ -78,6 +78,7 @@ def running(
     raw = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
     args, openai_port = raw["applications"][0]["args"], free_tcp_port_factory()
     args["index"] = {"uri": str(kserve_index)}
+    args["reranker"]["placement"] = "deployment"  # both placements in one graph; and one whose replica can hang
     # The engine's own OpenAI API beside it, tool calls, and a health check that does not keep a test waiting for long.
     args["engines"]["small"] |= {"openai_port": openai_port, "tool_parser": "hermes", "health_timeout_s": 10}
     folder = tmp_path_factory.mktemp("graph")

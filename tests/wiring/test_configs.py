@@ -41,6 +41,7 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 CLUSTER = ROOT / "ray-cluster.yaml"
 STAGES = {"Ingress", "Driver", "Expander", "Retriever", "Reranker", "Generator", "Ingester"}
+PLACED = {"Expander", "Reranker", "Generator"}  # in a deployment, or in the driver's
 STREAMS = "Streams"  # where the streams of several replicas are found, in one
 ALONE = {STREAMS, "Ingester"}  # of which there is one: an index has one writer
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -123,8 +124,11 @@ def test_config_is_valid(path: Path) -> None:
 def test_config_names_the_graph_and_every_stage(path: Path) -> None:
     (app,) = load(path)["applications"]
     assert (app["name"], app["import_path"]) == ("assay", "graph:build_app")
-    shared = AppConfig.model_validate(app["args"]).ingress.streams.shared
-    assert {item["name"] for item in app["deployments"]} == STAGES | ({STREAMS} if shared else set())
+    args = AppConfig.model_validate(app["args"])
+    inside = {name for name in PLACED if getattr(args, name.lower()).placement == "driver"}
+    expected = STAGES - inside | ({STREAMS} if args.ingress.streams.shared else set())
+    assert {item["name"] for item in app["deployments"]} == expected
+    assert inside == (PLACED if path.stem == "local" else set())  # what scales has replicas of its own
 
 
 def test_config_reaches_no_network_by_itself(path: Path) -> None:
@@ -230,6 +234,19 @@ def test_who_is_to_use_a_gpu_asks_for_one(where: tuple[str, str], users: list[st
         ):
             serve_config.load(path)
         next(item for item in app["deployments"] if item["name"] == user)["ray_actor_options"]["num_gpus"] = 0.1
+    path.write_text(yaml.safe_dump(raw))
+    serve_config.load(path)
+
+
+@pytest.mark.parametrize("stage", sorted(PLACED))
+def test_a_stage_inside_the_driver_has_no_deployment(stage: str, tmp_path: Path) -> None:
+    raw = load(ROOT / "configs" / "local.yaml")
+    app, path = raw["applications"][0], tmp_path / "serve.yaml"
+    app["deployments"].append({"name": stage})
+    path.write_text(yaml.safe_dump(raw))
+    with pytest.raises(SetupError, match=rf"args\.{stage.lower()}\.placement is driver"):
+        serve_config.load(path)
+    app["args"][stage.lower()]["placement"] = "deployment"
     path.write_text(yaml.safe_dump(raw))
     serve_config.load(path)
 

@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 from ray import serve
 
-from assay.config import AnswersConfig, AppConfig, ExpanderConfig, IndexConfig
+from assay.config import (
+    AnswersConfig,
+    AppConfig,
+    ExpanderConfig,
+    GeneratorConfig,
+    IndexConfig,
+    Placement,
+    RerankerConfig,
+)
 from assay.errors import NotFound, StageUnavailable, UnknownBucket
 from assay.events import CompletedEvent
 from assay.models import embedder_path
@@ -68,20 +76,28 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "index"
 
 
-def run(index: Path, tokenizer: str, down: bool) -> RemoteDriver:
+def run(index: Path, tokenizer: str, down: bool, placement: Placement) -> RemoteDriver:
     args = AppConfig(
         index=IndexConfig(uri=str(index)),
-        expander=ExpanderConfig(skip_simple=False),
-        answers=AnswersConfig(path=str(index.parent / f"answers-{down}.db")),
+        expander=ExpanderConfig(skip_simple=False, placement=placement),
+        reranker=RerankerConfig(placement=placement),
+        generator=GeneratorConfig(placement=placement),
+        answers=AnswersConfig(path=str(index.parent / f"answers-{down}-{placement}.db")),
     )
     app = wire(args, {"small": ScriptedEngine.bind(down)}, {"small": tokenizer}, str(embedder_path()))
-    handle = serve.run(app, name=f"assay-{down}", _local_testing_mode=True)
+    handle = serve.run(app, name=f"assay-{down}-{placement}", _local_testing_mode=True)
     return RemoteDriver("ingress", handle)
 
 
+@pytest.fixture(scope="module", params=["deployment", "driver"])
+def placement(request: pytest.FixtureRequest) -> Placement:
+    placement: Placement = request.param
+    return placement
+
+
 @pytest.fixture(scope="module", params=[False, True], ids=["engine up", "engine down"])
-def driver(request: pytest.FixtureRequest, index: Path) -> tuple[RemoteDriver, bool]:
-    return run(index, str(embedder_path()), request.param), request.param
+def driver(request: pytest.FixtureRequest, index: Path, placement: Placement) -> tuple[RemoteDriver, bool]:
+    return run(index, str(embedder_path()), request.param, placement), request.param
 
 
 def ask(driver: RemoteDriver, **fields: object) -> AskResponse:

@@ -28,7 +28,7 @@ from assay.types import (
     ScoreItem,
     SearchQuery,
 )
-from deployments.remote import RemoteDriver, RemoteGenerator, RemoteReranker, RemoteRetriever, Reordered, Reply
+from deployments.remote import Here, RemoteDriver, RemoteGenerator, RemoteReranker, RemoteRetriever, Reordered, Reply
 from deployments.together import together, whole
 from tests.fakes import chunk
 from tests.wiring.scripted_driver import response
@@ -134,6 +134,60 @@ async def test_who_is_cancelled_cancels_what_it_asked() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert handle.sent[0].cancelled
+
+
+# ---- a stage in this process ----------------------------------------------------------------------------------------
+
+
+class Stage:
+    """Does what it is told, and knows how it was left."""
+
+    def __init__(self, said: Any) -> None:
+        self._said, self.left = said, ""
+
+    async def search(self, query: SearchQuery) -> Reply[Any]:
+        try:
+            return Reply(await Response(self._said)._answer(), 0.0)
+        except asyncio.CancelledError:
+            self.left = "cancelled"
+            raise
+
+    async def generate(self, request: Any) -> AsyncGenerator[Any]:
+        try:
+            for part in self._said:
+                if isinstance(part, BaseException):
+                    raise part
+                yield part
+        finally:
+            self.left = "closed"
+
+
+@pytest.mark.parametrize(("fault", "kind"), [(InvalidFilter("no"), InvalidFilter), (KeyError("x"), StageFault)])
+async def test_a_fault_in_this_process_is_told_as_a_replicas_is(fault: Exception, kind: type[AssayError]) -> None:
+    with pytest.raises(kind) as caught:
+        await RemoteRetriever("retriever", Here("retriever", Stage(fault))).search(QUERY)
+    assert kind is not StageFault or str(caught.value) == "retriever failed: KeyError"
+    generator = RemoteGenerator("generator", Here("generator", Stage([("first",), fault])))
+    events = generator.generate(Any)  # type: ignore[arg-type]
+    assert await anext(events) == "first"
+    with pytest.raises(kind):
+        await anext(events)
+
+
+async def test_who_leaves_a_stage_in_this_process_ends_its_work() -> None:
+    """Else its engine would go on."""
+    stage = Stage(None)
+    task = asyncio.create_task(RemoteRetriever("retriever", Here("retriever", stage)).search(QUERY))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stage.left == "cancelled"
+    stage = Stage([("first",), ("second",)])
+    async with aclosing(RemoteGenerator("generator", Here("generator", stage)).generate(Any)) as events:  # type: ignore[arg-type]
+        assert await anext(events) == "first"
+        assert stage.left == ""
+    assert stage.left == "closed"
 
 
 # ---- values on their way --------------------------------------------------------------------------------------------

@@ -142,8 +142,8 @@ Placement = Literal["deployment", "driver"]
 def _placement() -> Any:
     return Field(
         default="deployment",
-        description="deployment: the stage has replicas and a scale of its own. driver: it runs in the driver's replica, without "
-        "a hop, and is no deployment.",
+        description="deployment: the stage has replicas and a scale of its own. driver: it runs in the driver's replica "
+        "without a hop, and is no deployment.",
     )
 
 

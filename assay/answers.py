@@ -18,9 +18,11 @@ T = TypeVar("T")
 
 BUSY_S = 2.0
 _PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", "PRAGMA secure_delete = ON")
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS answers (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, owner TEXT, at REAL, record BLOB)"""
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS answers (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE, owner TEXT, at REAL, record BLOB)""",
+    "CREATE INDEX IF NOT EXISTS answers_at ON answers (at)",  # else each new answer would look at all that are kept
+)
 
 
 def store_of(config: AnswersConfig) -> AnswerStore | None:
@@ -66,7 +68,7 @@ class SqliteAnswers:
             self._path.touch(0o600)
             connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
             try:
-                for set_up in (*_PRAGMAS, _SCHEMA):
+                for set_up in (*_PRAGMAS, *_SCHEMA):
                     connection.execute(set_up)
             except BaseException:
                 connection.close()
@@ -80,10 +82,8 @@ class SqliteAnswers:
         try:
             row = (answer_id, owner, now, body)
             db.execute("INSERT INTO answers (id, owner, at, record) VALUES (?, ?, ?, ?)", row)
-            db.execute(
-                "DELETE FROM answers WHERE at < ? OR seq <= (SELECT max(seq) FROM answers) - ?",
-                (now - self._age_s, self._keep),
-            )
+            db.execute("DELETE FROM answers WHERE at < ?", (now - self._age_s,))
+            db.execute("DELETE FROM answers WHERE seq <= (SELECT max(seq) FROM answers) - ?", (self._keep,))
             db.execute("COMMIT")
         except BaseException:
             db.execute("ROLLBACK")

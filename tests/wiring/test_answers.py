@@ -52,6 +52,21 @@ async def test_it_keeps_so_many_and_so_long(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_what_is_too_old_is_found_without_looking_at_all(tmp_path: Path) -> None:
+    store = SqliteAnswers(tmp_path / "answers.db", 2, 1)
+    await store.put(record(1), "a")
+    said: list[str] = []
+    await store._run(lambda db: db.set_trace_callback(said.append))
+    await store.put(record(2), "a")
+    await store._run(lambda db: db.set_trace_callback(None))
+    deletes = [each for each in said if each.startswith("DELETE")]
+    plans = [await store._run(lambda db, each=each: db.execute(f"EXPLAIN QUERY PLAN {each}").fetchall()) for each in deletes]  # type: ignore[misc]
+    steps = [step[-1] for plan in plans for step in plan]
+    assert len(deletes) == 2
+    assert [step for step in steps if step.startswith("SCAN")] == [], steps
+    await store.close()
+
+
 async def test_a_file_that_is_no_store_is_a_fault(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     path.write_bytes(b"no database " * 100)

@@ -13,6 +13,11 @@ Clock = Callable[[], float]
 N = TypeVar("N", int, float)
 
 
+def finish_s(deadline_s: float) -> float:
+    """Of a deadline, kept back from the generator: what it wrote has yet to be verified, kept and sent, beside others."""
+    return min(0.5, 0.1 * deadline_s)
+
+
 def _bounded(name: str, asked: N | None, limit: N) -> N:
     if asked is not None and asked > limit:
         message = f"budget.{name} is {asked}, but at most {limit} is allowed here."
@@ -57,6 +62,10 @@ class Budget:
 
     def left(self) -> float:
         return max(0.0, self.deadline_s - self.elapsed())
+
+    def left_for_answer(self) -> float:
+        """What the generator may still use; the rest is for what comes after it."""
+        return max(0.0, self.left() - finish_s(self.deadline_s))
 
     def left_for_search(self) -> float:
         """What the search may still use; the rest belongs to the answer and its verification."""

@@ -88,7 +88,12 @@ class Checking:
             return False
         run, budget = self._run, self._run.ledger.budget
         spare = budget.tool_calls - len(run.ledger.tool_calls)
-        return run.request.options.self_correct and self._searches < SEARCHES and spare > 0 and budget.left() > 0
+        return (
+            run.request.options.self_correct
+            and self._searches < SEARCHES
+            and spare > 0
+            and budget.left_for_answer() > 0
+        )
 
     async def _search(self, claim: str) -> AsyncGenerator[ev.Event]:
         """What the claim itself finds becomes evidence, under the same bounds as every search."""

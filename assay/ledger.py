@@ -32,7 +32,7 @@ class Ledger:
         The search stages leave the reserve alone; only the ``ending`` may use it. ``late`` is set where it was the
         budget that ran out, not the stage's own time.
         """
-        left = self.budget.left() if ending else self.budget.left_for_search()
+        left = self.budget.left_for_answer() if ending else self.budget.left_for_search()
         limit = min(timeout_s, left)
         start = self.budget.clock()
         try:

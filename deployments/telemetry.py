@@ -13,6 +13,7 @@ from assay import events as ev
 from assay.config import TelemetryConfig
 from assay.errors import AssayError
 from assay.schemas import AskResponse
+from deployments.remote import IN_FILES
 
 logger = logging.getLogger("ray.serve")
 
@@ -115,7 +116,7 @@ class Question:
             return
         match self._last:
             case ev.CompletedEvent(response=response):
-                self._log(logging.INFO, "answer", **response.model_dump(include=LOGGED))
+                self._log(logging.INFO, "answer", **response.model_dump(include=LOGGED), **IN_FILES)
             case ev.ErrorEvent(error=error):
                 self._log(logging.ERROR, "failed", code=error.code)
             case _:

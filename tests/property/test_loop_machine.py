@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from assay import loop
-from assay.budget import Budget
+from assay.budget import Budget, finish_s
 from assay.converse import LEAST_TOKENS, Agent
 from assay.ending import KEEP_S
 from assay.errors import (
@@ -255,7 +255,8 @@ class Loop(RuleBasedStateMachine):
             for call in world.of("search"):
                 assert call.used < for_search or call.at <= world.of("grade")[0].at
         for call in world.pending:
-            until = budget.deadline_s - (budget.reserve_s if call.kind in ("rerank", "grade") else 0)
+            kept = {"rerank": budget.reserve_s, "grade": budget.reserve_s, "generate": finish_s(budget.deadline_s)}
+            until = budget.deadline_s - kept.get(call.kind, 0.0)
             until = call.at + KEEP_S if call.kind == "put" else until
             assert self.loop.now < until or call is world.of("search")[0], (
                 call

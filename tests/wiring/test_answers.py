@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,10 @@ async def test_it_keeps_so_many_and_so_long(tmp_path: Path) -> None:
     await store.close()
 
 
+def explained(statement: str, db: sqlite3.Connection) -> list[tuple[int, int, int, str]]:
+    return db.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
+
+
 async def test_what_is_too_old_is_found_without_looking_at_all(tmp_path: Path) -> None:
     store = SqliteAnswers(tmp_path / "answers.db", 2, 1)
     await store.put(record(1), "a")
@@ -60,7 +65,7 @@ async def test_what_is_too_old_is_found_without_looking_at_all(tmp_path: Path) -
     await store.put(record(2), "a")
     await store._run(lambda db: db.set_trace_callback(None))
     deletes = [each for each in said if each.startswith("DELETE")]
-    plans = [await store._run(lambda db, each=each: db.execute(f"EXPLAIN QUERY PLAN {each}").fetchall()) for each in deletes]  # type: ignore[misc]
+    plans = [await store._run(partial(explained, each)) for each in deletes]
     steps = [step[-1] for plan in plans for step in plan]
     assert len(deletes) == 2
     assert [step for step in steps if step.startswith("SCAN")] == [], steps

@@ -1,6 +1,7 @@
 """The loop: it always ends with one named end, progresses or stops, and names every fallback."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
@@ -380,6 +381,22 @@ async def test_past_the_deadline_the_result_is_partial() -> None:
     response = await bench.ask(budget=Budget(3, 6, 30, 400, 5, clock=clock))
     assert (response.status, response.terminated_by, response.rounds) == ("partial", "deadline", 1)
     assert response.citations and "reranker" in stages_of(response)
+
+
+async def test_a_generator_that_hangs_leaves_time_to_send_what_there_is() -> None:
+    bench = Bench(ENOUGH)
+
+    class Hung:
+        async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
+            await asyncio.Event().wait()
+            yield GenerateEvent()
+
+    bench.generator = Hung()
+    started = time.monotonic()
+    response = await bench.ask(budget=Budget(3, 6, 1.0, 400, 0.5))
+    assert 0.85 <= time.monotonic() - started < 1.0
+    assert (response.status, response.terminated_by) == ("partial", "deadline")
+    assert "timeout after 0." in response.degraded[0].reason and response.citations
 
 
 async def test_a_hung_first_search_past_the_deadline_says_so() -> None:

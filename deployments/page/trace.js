@@ -146,7 +146,7 @@ export class Trace {
     const bar = h('div', { class: 'shares', 'aria-hidden': 'true' }, VERDICTS.map(([name]) => h('span', { class: name })));
     VERDICTS.forEach(([name], at) => (bar.children[at].style.flexGrow = grade[name]));
     const told = VERDICTS.map(([name, label]) => `${label} ${percent(grade[name])}`).join(' · ');
-    this.#step('', `Grade: ${verdict.toLowerCase()}`, undefined, bar, `${told} · about the question ${percent(grade.p_about)}`,
+    this.#step('', `Grade: ${verdict.toLowerCase()}`, undefined, bar, `${told} · about the question ${percent(grade.p_about)}, holds its answer ${percent(grade.p_holds)}`,
       grade.missing.length && `Missing: ${grade.missing.join(', ')}`, grade.follow_up && `Next: ${[grade.follow_up, ...grade.beside].map((query) => `“${query}”`).join(', ')}`);
   }
 }

@@ -76,10 +76,17 @@ def test_a_stream_is_taken_up_through_either_replica(graph: LocalGraph) -> None:
     whole = take_up(graph, id_, 0)
     assert [e["id"] for e in whole] == [str(n + 1) for n in range(len(whole))]
     assert whole[-1]["event"] == "completed"
-    for last in range(12):
-        assert take_up(graph, id_, last % 4) == whole[last % 4 :]
-    served = [path.name for path in graph.logs.glob("*Ingress*") if f"/v1/streams/{id_}" in path.read_text()]
-    assert len(served) == 2, served
+    until, asked = time.monotonic() + 40, 0
+    while asked < 12 or len(served_by(graph, id_)) < 2:
+        # After a rush of callers that dropped, Serve's proxy may take one replica for busy for ten seconds.
+        assert time.monotonic() < until, served_by(graph, id_)
+        assert take_up(graph, id_, asked % 4) == whole[asked % 4 :]
+        asked += 1
+
+
+def served_by(graph: LocalGraph, id_: str) -> list[str]:
+    """Names of the logs of the ingress' replicas that were asked for a stream."""
+    return [path.name for path in graph.logs.glob("*Ingress*") if f"/v1/streams/{id_}" in path.read_text()]
 
 
 def test_sixty_megabytes_in_many_files_go_through_the_proxy(graph: LocalGraph) -> None:

@@ -216,7 +216,6 @@ class RetrieverConfig(_Config):
     rrf_k: int = Field(default=60, ge=1, le=1000)
     timeout_s: float = Field(default=10, gt=0, le=600)
     implementation: str | None = _implementation()
-    placement: Placement = _placement()
 
 
 class GradeConfig(Logistic):

@@ -20,10 +20,7 @@ Rows = NDArray[np.int64]
 SOURCES = 3  # hits that are read for mentions
 _SHARED = 4  # a title that more documents have names none of them
 _WORDS = 12  # of a title; longer ones are not mentioned as they stand
-_REMEMBERED, _REMEMBERED_CHARS = (
-    1_024,
-    4_000,
-)  # passages that were read for mentions, and are good ones for more questions
+_REMEMBERED, _REMEMBERED_CHARS = 1_024, 4_000  # passages that were read for mentions: good for more questions
 _PASSAGES = 8  # of a mentioned document: its first, where it is introduced
 
 _TOKEN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+")

@@ -251,6 +251,12 @@ def test_a_stage_inside_the_driver_has_no_deployment(stage: str, tmp_path: Path)
     serve_config.load(path)
 
 
+def test_the_retriever_has_no_placement() -> None:
+    """It is always a deployment; a setting that did nothing would be taken for one that does."""
+    with pytest.raises(ValidationError, match=r"retriever\.placement"):
+        AppConfig.model_validate({"retriever": {"placement": "driver"}})
+
+
 def test_cluster_scales_every_stage_and_engine() -> None:
     raw = load(ROOT / "configs" / "cluster.yaml")["applications"][0]
     scaled = {i["name"]: i["autoscaling_config"]["max_replicas"] for i in raw["deployments"] if i["name"] not in ALONE}

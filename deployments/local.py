@@ -44,6 +44,8 @@ FAST_START = {
     "RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1",  # a constructor that fails here fails again: say so at once
     "RAY_DEDUP_LOGS": "0",
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "2000",  # of the proxy and the controller too, which no config reaches
+    "RAY_SERVE_PROXY_USE_GRPC": "1",  # the configs say the same of the replicas
+    "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**28),
     "RAY_worker_niceness": "0",  # Ray's 15 would starve the engine beside a browser or a compiler; a person waits for it
 }
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from grpc.aio import AioRpcError
 from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import (
@@ -33,6 +34,7 @@ from assay.streams import Part
 from assay.tools.base import ToolOutput
 
 T = TypeVar("T")
+_LOST = (RayActorError, ReplicaUnavailableError)
 log = logging.getLogger("ray.serve")
 
 # Of a line that every call writes: it stands in Serve's files. On stderr it would go through three more processes.
@@ -86,22 +88,31 @@ def count_hops() -> Hops:
     return hops
 
 
-def faulted(stage: str, error: Exception, cause: Exception | None = None) -> AssayError:
+def faulted(stage: str, error: BaseException, cause: Exception | None = None) -> AssayError:
     """A bug in a stage: logged here, and met by the stage's fallback."""
     log.error("%s failed", stage, exc_info=error)
     return StageFault(f"{stage} failed: {type(cause or error).__name__}")
 
 
-def translated(stage: str, error: Exception) -> BaseException:
-    """The ``AssayError`` for what Ray raised."""
+def translated(stage: str, error: BaseException) -> BaseException:
+    """The ``AssayError`` for what a call raised: a replica's own fault comes in a ``RayTaskError``, and over gRPC as it is."""
     if isinstance(error, RayTaskError):
         return error.cause if isinstance(error.cause, AssayError) else faulted(stage, error, error.cause)
+    if isinstance(error, AssayError):
+        return error
     if isinstance(error, BackPressureError):
         return Overloaded(f"{stage} is at its queue limit; try again shortly.")
-    task = asyncio.current_task()
-    if isinstance(error, RequestCancelledError) and task is not None and task.cancelling():
+    if isinstance(error, asyncio.CancelledError | RequestCancelledError) and _leaving():
         return asyncio.CancelledError()
-    return StageUnavailable(f"{stage} is not available: {type(error).__name__}")
+    if isinstance(error, asyncio.CancelledError | RayError | RayServeException | AioRpcError):
+        return StageUnavailable(f"{stage} is not available: {type(error).__name__}")
+    return faulted(stage, error)
+
+
+def _leaving() -> bool:
+    """Whether it is this task that was cancelled. Else it was the call, in its replica."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Here:
@@ -141,13 +152,9 @@ class _Remote:
         """All unary calls are idempotent: one whose replica died is sent once more. What a living replica says stands."""
         try:
             return await self._once(method, *args)
-        except RayTaskError as error:
-            raise translated(self._stage, error) from None
-        except (RayActorError, ReplicaUnavailableError) as lost:
+        except _LOST as lost:
             if not again:
                 raise translated(self._stage, lost) from None
-        except (RayError, RayServeException) as error:
-            raise translated(self._stage, error) from None
         return await self._call(method, *args, again=False)
 
     async def _once(self, method: str, *args: Any) -> Any:
@@ -157,9 +164,12 @@ class _Remote:
         response = getattr(self._handle, method).remote(*args)
         try:
             answer = await response
-        except asyncio.CancelledError:
-            response.cancel()
-            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError):
+                response.cancel()
+            elif isinstance(error, _LOST) and not isinstance(error, RayTaskError):
+                raise
+            raise translated(self._stage, error) from None
         if (hops := _HOPS.get()) is not None:
             hops.ms.append(1000 * (time.perf_counter() - start - answer.seconds))
         return answer.value
@@ -180,8 +190,8 @@ class _Remote:
                 done = last(item)
                 yield item
             done = True
-        except (RayError, RayServeException) as error:
-            done = True
+        except (Exception, asyncio.CancelledError) as error:
+            done = not isinstance(error, asyncio.CancelledError)
             raise translated(self._stage, error) from None
         finally:
             if not done:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from grpc import StatusCode
+from grpc.aio import AioRpcError, Metadata
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError, RequestCancelledError
 
@@ -100,6 +102,11 @@ QUERY = SearchQuery(("pumps",))
         (RayTaskError("search", "", InvalidFilter("no")), InvalidFilter),
         (RayTaskError("search", "", KeyError("x")), StageFault),
         (RequestCancelledError("req"), StageUnavailable),
+        # As they come over gRPC, where nothing is wrapped: of the replica's own code, of its end, and of gRPC itself.
+        (InvalidFilter("no"), InvalidFilter),
+        (KeyError("x"), StageFault),
+        (asyncio.CancelledError(), StageUnavailable),
+        (AioRpcError(StatusCode.RESOURCE_EXHAUSTED, Metadata(), Metadata(), "too large"), StageUnavailable),
     ],
 )
 async def test_a_fault_is_told_by_its_kind_and_not_sent_again(fault: BaseException, kind: type[AssayError]) -> None:

@@ -190,7 +190,7 @@ class _Remote:
                 done = last(item)
                 yield item
             done = True
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # whatever it is becomes one of ours
             done = not isinstance(error, asyncio.CancelledError)
             raise translated(self._stage, error) from None
         finally:

@@ -1,5 +1,6 @@
 """The index behind a running graph, over HTTP: another process writes it, one of its files is torn, and searches go on."""
 
+import pickle
 import subprocess
 import sys
 import threading
@@ -10,15 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import psutil
 import pytest
 import yaml
+from ray.serve.generated.serve_pb2 import ASGIRequest
+from ray.serve.generated.serve_pb2_grpc import ASGIServiceStub
 
 from assay.client import Client
 from assay.documents.shapes import JobStatusEvent
 from assay.errors import AssayError
-from assay.schemas import SearchRequest
+from assay.schemas import Predicate, SearchRequest
 from assay.serve_config import load
 from deployments.local import LocalGraph, descendants
 
@@ -72,7 +76,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Any)
     application = raw["applications"][0]
     application["import_path"] = "bench.search_http:build_app"
     application["args"]["index"] = {"uri": str(index), "poll_s": 0.2}
-    application["args"]["ingress"] = {"documents": {"path": str(folder.parent / "uploads")}}
+    application["args"]["ingress"] = {"documents": {"path": str(folder.parent / "uploads")}, "max_body_bytes": 2**24}
     next(item for item in application["deployments"] if item["name"] == "Retriever")["num_replicas"] = 2
     (folder.parent / "serving.yaml").write_text(yaml.safe_dump(raw))
     port, log = free_tcp_port_factory(), folder.parent / "serving.log"
@@ -115,6 +119,36 @@ class Load:
                     self.versions.append(found.index_version)
                 except (AssertionError, AssayError, httpx.HTTPError) as fault:
                     self.faults.append(fault)
+
+
+def test_a_call_of_more_than_four_megabytes_arrives(served: Served) -> None:
+    """Which is the most that gRPC takes where nobody says otherwise."""
+    names = Predicate(field="uri", op="in", value=["gamma.md", *(f"{n:030}.md" for n in range(150_000))])
+    found = served.client.search(SearchRequest(question="pump", filters=names))
+    assert {hit.uri for hit in found.hits} == {"gamma.md"}
+
+
+def test_nobody_without_rays_token_calls_a_replica(served: Served) -> None:
+    """Its port takes pickles, and reading one may run anything."""
+    marker = served.folder.parent / "called"
+    request = ASGIRequest(pickled_request_metadata=pickle.dumps(Call(marker)))
+    said = set()
+    replicas = [p for p in descendants(served.graph.pid) if " ".join(p.cmdline()).startswith("ray::ServeReplica")]
+    for port in {c.laddr.port for p in replicas for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN}:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as refused:
+            ASGIServiceStub(channel).HandleRequest(request, timeout=10)
+        said.add(refused.value.code())
+    assert grpc.StatusCode.UNAUTHENTICATED in said and not marker.exists()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A pickle that makes a file where it is read."""
+
+    path: Path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
 
 
 def test_another_process_writes_and_no_search_fails(served: Served) -> None:

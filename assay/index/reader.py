@@ -4,9 +4,11 @@ import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import isnan, log, sqrt
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from assay.index import kernels
 from assay.index.catalog import Catalog
 from assay.index.cuda import Card
 from assay.index.dense import Ids, Mask, Scores
-from assay.index.files import REPAIR, RESTORE, Buffer, Layout, fault_of, in_threads, read_checked
+from assay.index.files import REPAIR, RESTORE, Buffer, Layout, fault_of, read_checked
 from assay.index.lists import Lists
 from assay.index.passages import COLUMNS
 from assay.index.segment import FileEntry, Placed, Segment, Torn
@@ -26,6 +28,7 @@ from assay.text import content_terms, languages_of, query_terms
 from assay.types import Chunk, DocumentQuery, DocumentText
 
 _Checked = tuple[FileEntry, tuple[int, ...] | None]
+Found = TypeVar("Found")
 _SELECTIONS = 64  # filters whose masks are kept for each segment
 _BACKGROUND = 4096  # rows that stand for all: what cosine a query has with one taken at random
 _NAMED = 50  # pages or headings, where the one that is asked for is not there
@@ -50,7 +53,30 @@ class Reader:
     ) -> None:
         self.manifest, self._card = manifest, card
         self.torn: list[Torn] = []
-        loaded, self._checked = self._read(layout, before)
+        held = {s.segment.entry.id: s.segment for s in before.segments if not s.segment.torn} if before else {}
+        kept = [held[e.id] if e.id in held and held[e.id].entry == e else None for e in manifest.segments]
+        known: dict[str, _Checked] = before._checked if before else {}
+        # What the files of the store look like when they are found to be right.
+        self._checked: dict[str, _Checked] = {
+            name: (entry, _stamp(layout.root / name)) for name, entry in manifest.files.items()
+        }
+        doubted = {layout.root / name: e[0] for name, e in self._checked.items() if e != known.get(name)}
+        new = {
+            layout.segments / entry.id / name: file
+            for entry, segment in zip(manifest.segments, kept, strict=True)
+            for name, file in (() if segment else entry.files.items())
+        }
+        with ThreadPoolExecutor(2) as pool:  # hashing and reading leave the interpreter's lock alone
+            read = _begun(pool, _read, new)
+            compared = _begun(pool, fault_of, doubted)  # beside all that follows: from a disk it takes longest
+            try:
+                self._open(layout, self._segments(layout, kept, read))
+            finally:
+                _raise_first(layout, compared)
+
+    def _open(self, layout: Layout, loaded: Sequence[Segment]) -> None:
+        """Nothing of it counts before the store's files are found to be right."""
+        manifest = self.manifest
         self._chunks = open_dataset(layout.chunks, manifest.chunks_version)
         self._documents = open_dataset(layout.documents, manifest.documents_version)
         self.catalog = Catalog(self._chunks, self._documents, manifest.buckets)
@@ -290,30 +316,18 @@ class Reader:
             raise NotFound(f"the document has no {field} '{str(asked)[:80]}' with text", field, shown)
         return min(p.start for p in found), max(p.end for p in found)
 
-    def _read(self, layout: Layout, before: "Reader | None") -> tuple[list[Segment], dict[str, _Checked]]:
-        """The segments, and what the files of the store looked like when they were found to be right."""
-        held = {s.segment.entry.id: s.segment for s in before.segments if not s.segment.torn} if before else {}
-        kept = [held[e.id] if e.id in held and held[e.id].entry == e else None for e in self.manifest.segments]
-        known = before._checked if before else {}
-        checked = {name: (entry, _stamp(layout.root / name)) for name, entry in self.manifest.files.items()}
-        doubted = {layout.root / name: e[0] for name, e in checked.items() if e != known.get(name)}
-        new = {
-            layout.segments / entry.id / name: file
-            for entry, segment in zip(self.manifest.segments, kept, strict=True)
-            for name, file in (() if segment else entry.files.items())
-        }
-        read = _read_all(doubted, new)
-        for path in doubted:
-            if isinstance(fault := read[path], IndexFault):
-                raise IndexFault(f"{path.relative_to(layout.root)}{str(fault).removeprefix(path.name)}; {RESTORE}")
+    def _segments(
+        self, layout: Layout, kept: Sequence[Segment | None], read: Mapping[Path, "Future[Buffer | IndexFault]"]
+    ) -> list[Segment]:
         segments = []
         for of, segment in zip(self.manifest.segments, kept, strict=True):
+            files = {name: read.get(layout.segments / of.id / name) for name in of.files}
             try:
-                files = {name: read.get(layout.segments / of.id / name) for name in of.files}
-                segments.append(segment or Segment(of, files, self._card))
+                whole = {name: file.result() if file else None for name, file in files.items()}
+                segments.append(segment or Segment(of, whole, self._card))
             except IndexFault as e:
                 self.torn.append(Torn(None, f"segment {of.id}: {e}; {REPAIR}"))
-        return segments, checked
+        return segments
 
     def _places(self) -> tuple[Ids, Ids]:
         """Row -> its segment's number and its position there; -1 where no segment has it."""
@@ -324,22 +338,26 @@ class Reader:
         return segment, position
 
 
-def _read_all(
-    checked: Mapping[Path, FileEntry], kept: Mapping[Path, FileEntry]
-) -> dict[Path, Buffer | IndexFault | None]:
-    """The bytes of ``kept`` files, and for both what is wrong with a file. The largest first: two threads end together."""
+def _begun(
+    pool: ThreadPoolExecutor, work: Callable[[Path, dict[str, Any]], Found], files: Mapping[Path, FileEntry]
+) -> "dict[Path, Future[Found]]":
+    """The largest first: two threads end together."""
+    paths = sorted(files, key=lambda path: -files[path].bytes)
+    return {path: pool.submit(work, path, files[path].model_dump()) for path in paths}
 
-    def read(path: Path) -> Buffer | IndexFault | None:
-        try:
-            if path in kept:
-                return read_checked(path, kept[path].model_dump())
-            fault = fault_of(path, checked[path].model_dump())
-            return IndexFault(f"{path.name} {fault}") if fault else None
-        except IndexFault as e:
-            return e
 
-    paths = sorted([*checked, *kept], key=lambda path: -(kept.get(path) or checked[path]).bytes)
-    return dict(zip(paths, in_threads(read, paths), strict=True))
+def _read(path: Path, expected: dict[str, Any]) -> Buffer | IndexFault:
+    try:
+        return read_checked(path, expected)
+    except IndexFault as e:
+        return e
+
+
+def _raise_first(layout: Layout, compared: Mapping[Path, "Future[str | None]"]) -> None:
+    """Raises ``IndexFault`` where a file of the store is not the one that was written, before what came of reading it."""
+    for path, work in compared.items():
+        if fault := work.result():
+            raise IndexFault(f"{path.relative_to(layout.root)} {fault}; {RESTORE}") from None
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -217,6 +217,7 @@ def test_legs_of_many_rows_are_searched_at_the_same_time(index: Path, monkeypatc
     query = asked("pump water B-120")
     alone = search(retriever(index), query)
     monkeypatch.setattr(retrieve, "_BESIDE", 0)
+    monkeypatch.setattr(retrieve, "_BESIDE_OTHERS", 0)
     before = set(threading.enumerate())
     r = retriever(index)
     assert search(r, query) == alone
@@ -233,6 +234,7 @@ def test_several_searches_at_once_find_what_each_finds_alone(
 ) -> None:
     """Over one segment, whose legs are then one loop, and over several; also where a leg cannot answer."""
     monkeypatch.setattr(retrieve, "_BESIDE", 0)
+    monkeypatch.setattr(retrieve, "_BESIDE_OTHERS", 0)
     monkeypatch.setattr(dense, "_INDEXED", 50)
     files, folder, legs = tmp_path / "files", tmp_path / "index", Legs(dense="ivf")
     for half in (0, 1):

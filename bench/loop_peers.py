@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ class Worker:
 
     def ask(self, count: int) -> dict[str, Any]:
         assert self._child.stdin and self._child.stdout
-        self._child.stdin.write(json.dumps({"count": count}).encode() + b"\n")
-        self._child.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended: then it answers nothing either
+            self._child.stdin.write(json.dumps({"count": count}).encode() + b"\n")
+            self._child.stdin.flush()
         line = self._child.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {"fault": "the process ended"}
         if "fault" in answer:

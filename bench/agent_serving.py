@@ -1,7 +1,10 @@
 """What a question costs around its models: through Serve, many at once, up to its first evidence, and under a deadline."""
 
 import asyncio
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -66,6 +69,9 @@ def one(parts: Parts) -> list[Row]:
     _check(answers)
     spent = {name: 1000 * (after[name] - before.get(name, 0.0)) / rounds for name in after}
     taken = [1000 * a.seconds for a in answers]
+    with bare_graph(parts, 0.0) as started:
+        asyncio.run(asked(started.url, questions[:20], {}, 1))  # warm
+        bare = [1000 * a.seconds for a in asyncio.run(asked(started.url, _repeated(questions, rounds), {}, 1))]
     own = {name: statistics.median(a.body["timings_ms"].get(name, 0.0) for a in answers) for name in _STAGES}
     return [
         at_most(
@@ -75,6 +81,8 @@ def one(parts: Parts) -> list[Row]:
             60,
         ),
         Row("one | the same: p95", _p(taken, 95), "ms"),
+        Row("one | the same calls of Serve alone: p50", _p(bare, 50), "ms"),
+        Row("one | the same: p50, times that of Serve alone", _p(taken, 50) / _p(bare, 50), "times"),
         *(Row(f"one |   {name}, median", ms, "ms") for name, ms in own.items()),
         Row("one | processor time of a question, all processes", sum(spent.values()), "ms"),
         *(Row(f"one |   {name}", ms, "ms") for name, ms in sorted(spent.items(), key=lambda x: -x[1]) if ms >= 1),
@@ -92,8 +100,11 @@ def load_at_once(parts: Parts) -> list[Row]:
         body = {"mode": "agentic", "budget": {"rounds": 1}}
         questions = parts.questions("hotpotqa_100")
         asyncio.run(asked(url, questions[:CLIENTS], body, CLIENTS))  # warm
-        answers, health, wall = asyncio.run(_watched(url, _repeated(questions, CLIENTS * each), body))
+        answers, health, wall = _watched(url, _repeated(questions, CLIENTS * each), body)
     _check(answers)
+    with bare_graph(parts, ENGINE_S) as started:
+        asyncio.run(asked(started.url, questions[:CLIENTS], {}, CLIENTS))  # warm
+        others, bare, bare_wall = _watched(started.url, _repeated(questions, CLIENTS * each), {})
     taken = [a.seconds for a in answers]
     ideal = CLIENTS / (CALLS * ENGINE_S)
     planned = all(a.body["usage"]["completion_tokens"] for a in answers)  # the plan alone is written
@@ -107,6 +118,9 @@ def load_at_once(parts: Parts) -> list[Row]:
         Row(f"{said}p50", p50, "s"),
         at_most(f"{said}p99 over p50", p99 / p50, "ratio", 1.5),
         at_most(f"{said}/healthz, slowest of {len(health)}", 1000 * max(health), "ms", 100),
+        Row(f"{said}/healthz, median", 1000 * _p(health, 50), "ms"),
+        Row(f"{said}the same calls of Serve alone: throughput", len(others) / bare_wall / ideal, "share"),
+        Row(f"{said}the same calls of Serve alone: /healthz, slowest of {len(bare)}", 1000 * max(bare), "ms"),
     ]
 
 
@@ -194,6 +208,17 @@ def fake_graph(parts: Parts, engine_s: float) -> Iterator[LocalGraph]:
         yield started
 
 
+@contextmanager
+def bare_graph(parts: Parts, engine_s: float) -> Iterator[LocalGraph]:
+    """``bench.bare_serve``, set up as the fake graph is."""
+    raw = config(parts.cache)
+    application = raw["applications"][0]
+    application["import_path"] = "bench.bare_serve:build_app"
+    application["deployments"] = []
+    with graph(parts, raw, {DELAY: str(engine_s)}) as started:
+        yield started
+
+
 def cpu(started: LocalGraph) -> dict[str, float]:
     """Seconds of the processor that each process of a graph has had so far: unlike the clock's they hold beside others."""
     found: dict[str, float] = {}
@@ -230,24 +255,15 @@ async def asked(url: str, questions: Sequence[str], body: dict[str, Any], client
     return found
 
 
-async def _watched(url: str, questions: Sequence[str], body: dict[str, Any]) -> tuple[list[Asked], list[float], float]:
+def _watched(url: str, questions: Sequence[str], body: dict[str, Any]) -> tuple[list[Asked], list[float], float]:
     """The answers; the seconds of each look at ``/healthz`` meanwhile; and those of all."""
-    health: list[float] = []
-
-    async def look() -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-            while True:
-                start = time.perf_counter()
-                (await http.get("/healthz")).raise_for_status()
-                health.append(time.perf_counter() - start)
-                await asyncio.sleep(0.1)
-
-    looking = asyncio.create_task(look())
-    start = time.perf_counter()
-    answers = await asked(url, questions, body, CLIENTS)
-    wall = time.perf_counter() - start
-    looking.cancel()
-    await asyncio.gather(looking, return_exceptions=True)
+    command = [sys.executable, "-m", "bench.look", f"{url}/healthz"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as looking:
+        start = time.perf_counter()
+        answers = asyncio.run(asked(url, questions, body, CLIENTS))
+        wall = time.perf_counter() - start
+        said, _ = looking.communicate(timeout=60)
+    health: list[float] = json.loads(said)
     return answers, health, wall
 
 

@@ -45,7 +45,7 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     prompts = Prompts.load(args.prompts)
     args = calibration.apply(args, models[args.reranker.engine], prompts)
     evaluating, writing = args.reranker.engine, args.generator.engine
-    retriever = Retriever.bind(args.index, args.retriever, embedder, Ingester.name)
+    retriever = Retriever.bind(args.index, args.retriever, embedder, Ingester.name, args.niceness)
     expander = placed(args.expander.placement, Expander, args.planning, engines[args.expander.engine], prompts)
     reranker = placed(
         args.reranker.placement, Reranker, args.reranker, engines[evaluating], models[evaluating], prompts

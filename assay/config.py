@@ -581,6 +581,12 @@ class AppConfig(_Config):
     extraction: ExtractionConfig = ExtractionConfig()
     ingress: IngressConfig = IngressConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    niceness: int = Field(
+        default=0,
+        ge=0,
+        le=19,
+        description="Of Driver and Retriever: how far they stand back for the doors and the engines of their machine.",
+    )
 
     @property
     def planning(self) -> ExpanderConfig:

@@ -1,4 +1,4 @@
-"""What a question's calls cost Ray Serve alone: the calls of the fake models' graph, with as much text and the same waits, between
+"""What a question's calls cost Ray Serve alone: those of the fake models' graph, with as much text and the same waits, between
 replicas that do nothing. What Assay adds is the rest.
 """
 
@@ -53,7 +53,7 @@ class Driver:
         await self._engine.ask.remote(passages)
         await self._retriever.embed.remote(passages)
         await self._engine.ask.remote(passages)
-        return passages[0]
+        return str(passages[0])
 
 
 app = FastAPI()
@@ -79,5 +79,5 @@ class Ingress:
 
 
 def build_app(args: AppConfig) -> Application:
-    engine = Engine.bind(float(os.environ[DELAY]))
+    engine = Engine.bind(float(os.environ[DELAY]))  # type: ignore[attr-defined]
     return Ingress.bind(Driver.bind(engine, Retriever.bind()))  # type: ignore[attr-defined]

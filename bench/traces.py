@@ -1,7 +1,7 @@
 """Whole questions to this project's own documentation, as ``docs/traces.md`` shows them, in Markdown on standard output.
 
-``python -m bench.traces "QUESTION" '{"question": "...", "filters": {...}}'``: each a question, or a request's body as JSON. The graph is
-that of ``configs/local.yaml``; ``docs/traces.md`` itself is left out of the index, where it would be the best answer.
+``python -m bench.traces "QUESTION" '{"question": "...", "filters": {...}}'``: each a question, or a request's body as JSON. The
+graph is that of ``configs/local.yaml``; ``docs/traces.md`` itself is not in the index, where it would be the best answer.
 """
 
 import argparse

@@ -26,6 +26,7 @@ from assay.tools import Registry, ToolContext, ToolOutput
 from assay.types import BucketInfo, Grade, GradeRequest, Scope, ToolSpec
 from deployments.database import answers_of
 from deployments.placement import Inside, reached
+from deployments.priority import stand_back
 from deployments.remote import (
     Here,
     Hops,
@@ -66,6 +67,7 @@ class Driver:
         """``agent``: an engine that can call tools, and ``model`` its folder or id; ``writer``: that of the generator.
         ``ingester``: without it nothing can be uploaded or deleted."""
         adopt_logs()
+        stand_back(config.niceness)
         self._config = config
         self._tools = Registry.of(config.tools)
         self._stages = Stages(

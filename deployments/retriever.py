@@ -17,6 +17,7 @@ from assay.index.embed import SentenceEmbedder
 from assay.ports import Retriever as Port
 from assay.retrieve import LocalRetriever
 from assay.types import BucketInfo, DocumentInfo, DocumentQuery, DocumentText, Scope, SearchQuery, SearchResult
+from deployments.priority import stand_back
 from deployments.remote import Reply, reply
 from deployments.telemetry import adopt_logs
 from deployments.telling import Telling
@@ -27,10 +28,16 @@ log = logging.getLogger("ray.serve")
 @serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.2})
 class Retriever:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, index: IndexConfig, config: RetrieverConfig, embedder: str, ingester: str | None = None
+        self,
+        index: IndexConfig,
+        config: RetrieverConfig,
+        embedder: str,
+        ingester: str | None = None,
+        niceness: int = 0,
     ) -> None:
         """``ingester``: the name of the deployment that is told which snapshot is in force."""
         adopt_logs()
+        stand_back(niceness)
         self._poll_s, self._legs = index.poll_s, index.legs
         self._retriever = await asyncio.to_thread(self._load, index, config, embedder)
         self._telling = Telling(ingester, lambda: self._retriever.index_version)

@@ -1,5 +1,6 @@
 """The index behind a running graph, over HTTP: another process writes it, one of its files is torn, and searches go on."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -139,6 +140,23 @@ def test_nobody_without_rays_token_calls_a_replica(served: Served) -> None:
             ASGIServiceStub(channel).HandleRequest(request, timeout=10)
         said.add(refused.value.code())
     assert grpc.StatusCode.UNAUTHENTICATED in said and not marker.exists()
+
+
+def test_the_doors_go_first(served: Served) -> None:
+    """Driver and Retriever stand back with all their threads, those that came before their constructor too."""
+    nices: dict[str, set[int]] = {}
+    for process in descendants(served.graph.pid):
+        for name in ("Ingress", "Driver", "Retriever", "ProxyActor"):
+            if f":{name}" in (title := " ".join(process.cmdline())) and title.startswith("ray::"):
+                threads = {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in process.threads()}
+                nices[name] = nices.get(name, set()) | threads
+    assert {name: max(found) for name, found in nices.items()} == {
+        "Ingress": 0,
+        "ProxyActor": 0,
+        "Driver": 4,
+        "Retriever": 4,
+    }
+    assert min(nices["Driver"] | nices["Retriever"]) == 4
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,9 @@ _COMMON, _COMMON_SHARE = 50, 0.03
 # query costs anyhow is the time that so many rows take.
 _QUICK, _ANYHOW = 1_500_000, 200_000
 
-# From so many rows on legs are searched in another thread, of a search that is alone and of one among several: their loops do
-# not hold the interpreter.
-_BESIDE, _BESIDE_OTHERS = 200_000, 50_000
+# From so many rows on legs are searched in another thread: their loops do not hold the interpreter. Of one search among several
+# from so many rows on that it may find.
+_BESIDE, _BESIDE_OTHERS = 200_000, 25_000
 
 # Half of a search holds the interpreter: more threads than these only take turns, and double the slowest searches.
 _THREADS = min(4, os.cpu_count() or 2)
@@ -179,7 +179,7 @@ class LocalRetriever:
         self._quick += 1
         try:
             legs = self._begun(reader, query, allowed, vectors, alone=self._quick == 1)
-            if len(reader.ids) > _BESIDE_OTHERS:
+            if not _are_few(reader, allowed):
                 await asyncio.sleep(0)  # the legs of others who ask now begin before this one is waited for
             return self._ended(reader, query, allowed, legs)
         finally:
@@ -257,7 +257,7 @@ class LocalRetriever:
             legs.append(lambda: _guarded("dense", query.legs, lambda: self._dense(reader, vectors, allowed)))
         if "sparse" in query.legs:
             legs.append(lambda: _guarded("sparse", query.legs, lambda: self._sparse(reader, query.queries, allowed)))
-        few = len(reader.ids) <= (_BESIDE if alone else _BESIDE_OTHERS)
+        few = _are_few(reader, allowed) if not alone else len(reader.ids) <= _BESIDE
         if not isinstance(vectors, np.ndarray) or len(legs) < 2 or few:
             return lambda: [*known, *(leg() for leg in legs)]
         if alone:
@@ -436,6 +436,11 @@ def _is_quick(reader: Reader, query: SearchQuery) -> bool:
     """Whether a search takes a few milliseconds of the caller's loop at the most. Nothing but the two legs is so sure to."""
     more = query.link_hop or query.facets or query.context_chars is not None or reader.torn
     return not more and len(query.queries) * (len(reader.ids) + _ANYHOW) <= _QUICK
+
+
+def _are_few(reader: Reader, allowed: Allowed) -> bool:
+    """For one search among several."""
+    return len(reader.ids) <= _BESIDE and allowed.count <= _BESIDE_OTHERS
 
 
 async def _allowed(reader: Reader, query: SearchQuery | DocumentQuery) -> Allowed:

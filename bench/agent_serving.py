@@ -71,7 +71,9 @@ def one(parts: Parts) -> list[Row]:
     taken = [1000 * a.seconds for a in answers]
     with bare_graph(parts, 0.0) as started:
         asyncio.run(asked(started.url, questions[:20], {}, 1))  # warm
-        bare = [1000 * a.seconds for a in asyncio.run(asked(started.url, _repeated(questions, rounds), {}, 1))]
+        others = asyncio.run(asked(started.url, _repeated(questions, rounds), {}, 1))
+    _check(others)
+    bare = [1000 * a.seconds for a in others]
     own = {name: statistics.median(a.body["timings_ms"].get(name, 0.0) for a in answers) for name in _STAGES}
     return [
         at_most(
@@ -105,6 +107,7 @@ def load_at_once(parts: Parts) -> list[Row]:
     with bare_graph(parts, ENGINE_S) as started:
         asyncio.run(asked(started.url, questions[:CLIENTS], {}, CLIENTS))  # warm
         others, bare, bare_wall = _watched(started.url, _repeated(questions, CLIENTS * each), {})
+    _check(others)
     taken = [a.seconds for a in answers]
     ideal = CLIENTS / (CALLS * ENGINE_S)
     planned = all(a.body["usage"]["completion_tokens"] for a in answers)  # the plan alone is written
@@ -259,6 +262,8 @@ def _watched(url: str, questions: Sequence[str], body: dict[str, Any]) -> tuple[
     """The answers; the seconds of each look at ``/healthz`` meanwhile; and those of all."""
     command = [sys.executable, "-m", "bench.look", f"{url}/healthz"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as looking:
+        assert looking.stdout
+        looking.stdout.readline()  # it looks
         start = time.perf_counter()
         answers = asyncio.run(asked(url, questions, body, CLIENTS))
         wall = time.perf_counter() - start
@@ -270,7 +275,7 @@ def _watched(url: str, questions: Sequence[str], body: dict[str, Any]) -> tuple[
 def _check(answers: Sequence[Asked]) -> None:
     """A figure is of whole answers alone."""
     for a in answers:
-        if not a.whole or a.body["degraded"]:
+        if not a.whole or a.body.get("degraded"):
             raise RuntimeError(f"a question failed: {a.status}, {str(a.body.get('degraded') or a.body)[:300]}")
 
 

@@ -14,9 +14,8 @@ from ray.serve.handle import DeploymentHandle
 from assay.config import AppConfig
 from bench.fake_models import DELAY
 
-_PASSAGES = tuple(
-    "A passage of some five hundred characters. " * 12 for _ in range(8)
-)  # that a search finds, and are reranked
+_FOUND = tuple("A passage of some five hundred characters. " * 12 for _ in range(30))
+_RERANKED = 8
 _OPTIONS: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0.1}, "max_ongoing_requests": 1000}
 
 
@@ -33,7 +32,7 @@ class Engine:
 @serve.deployment(name="Retriever", **_OPTIONS)
 class Retriever:
     async def search(self, question: str) -> tuple[str, ...]:
-        return _PASSAGES
+        return _FOUND
 
     async def embed(self, texts: tuple[str, ...]) -> tuple[float, ...]:
         return (0.0,) * len(texts)
@@ -49,7 +48,7 @@ class Driver:
         first = self._retriever.search.remote(question)
         await self._engine.ask.remote((question,))
         await first
-        passages = await self._retriever.search.remote(question)
+        passages = (await self._retriever.search.remote(question))[:_RERANKED]
         await self._engine.ask.remote(passages)
         await self._retriever.embed.remote(passages)
         await self._engine.ask.remote(passages)

@@ -1,5 +1,5 @@
 """Somebody who watches a server: ``python -m bench.look URL``. Asks every tenth of a second, on one connection, until stdin is
-closed; then prints the seconds of each look, as JSON.
+closed; prints a line after the first look, and in the end the seconds of each, as JSON.
 
 A process of its own, as a probe is: beside clients in one event loop it would count how long these keep that loop.
 """
@@ -26,6 +26,8 @@ def main(url: str) -> None:
         taken.append(time.perf_counter() - start)
         if reply.status != 200:
             raise RuntimeError(f"{url} answered {reply.status}")
+        if len(taken) == 1:
+            print("looking", flush=True)
     print(json.dumps(taken))
 
 

@@ -10,9 +10,12 @@ def stand_back(niceness: int) -> None:
 
     For good: only root may take it back. Linux only, where niceness is a thread's.
     """
-    if not niceness:
-        return
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):  # a thread that has just ended
-            thread = int(task.name)
-            os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
+    changed = niceness > 0
+    while changed:  # again for what was started meanwhile by a thread whose turn had not come
+        changed = False
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(ProcessLookupError):  # a thread that has just ended
+                thread = int(task.name)
+                if os.getpriority(os.PRIO_PROCESS, thread) < niceness:
+                    os.setpriority(os.PRIO_PROCESS, thread, niceness)
+                    changed = True

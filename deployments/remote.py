@@ -7,12 +7,13 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from grpc import StatusCode
 from grpc.aio import AioRpcError
 from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -35,6 +36,7 @@ from assay.tools.base import ToolOutput
 
 T = TypeVar("T")
 _LOST = (RayActorError, ReplicaUnavailableError)
+_OF_THE_CALL = (StatusCode.UNKNOWN, StatusCode.INTERNAL, StatusCode.RESOURCE_EXHAUSTED)  # sent again it fails again
 log = logging.getLogger("ray.serve")
 
 # Of a line that every call writes: it stands in Serve's files. On stderr it would go through three more processes.
@@ -104,9 +106,17 @@ def translated(stage: str, error: BaseException) -> BaseException:
         return Overloaded(f"{stage} is at its queue limit; try again shortly.")
     if isinstance(error, asyncio.CancelledError | RequestCancelledError) and _leaving():
         return asyncio.CancelledError()
+    if isinstance(error, AioRpcError) and error.code() in _OF_THE_CALL:
+        return faulted(stage, error)
     if isinstance(error, asyncio.CancelledError | RayError | RayServeException | AioRpcError):
         return StageUnavailable(f"{stage} is not available: {type(error).__name__}")
     return faulted(stage, error)
+
+
+def _cancel(response: Any) -> None:
+    """Serve raises what sending the call has met, if it has: who leaves has no use for it."""
+    with suppress(Exception):
+        response.cancel()
 
 
 def _leaving() -> bool:
@@ -166,7 +176,7 @@ class _Remote:
             answer = await response
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError):
-                response.cancel()
+                _cancel(response)
             elif isinstance(error, _LOST) and not isinstance(error, RayTaskError):
                 raise
             raise translated(self._stage, error) from None
@@ -191,11 +201,10 @@ class _Remote:
                 yield item
             done = True
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # whatever it is becomes one of ours
-            done = not isinstance(error, asyncio.CancelledError)
             raise translated(self._stage, error) from None
         finally:
             if not done:
-                response.cancel()
+                _cancel(response)
 
     async def ready(self) -> str:
         return str(await self._call("ready"))

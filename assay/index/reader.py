@@ -71,8 +71,10 @@ class Reader:
             compared = _begun(pool, fault_of, doubted)  # beside all that follows: from a disk it takes longest
             try:
                 self._open(layout, self._segments(layout, kept, read))
-            finally:
+            except Exception:
                 _raise_first(layout, compared)
+                raise
+            _raise_first(layout, compared)
 
     def _open(self, layout: Layout, loaded: Sequence[Segment]) -> None:
         """Nothing of it counts before the store's files are found to be right."""

@@ -2,8 +2,10 @@
 
 import copy
 import json
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -134,6 +136,17 @@ def test_config_names_the_graph_and_every_stage(path: Path) -> None:
 def test_config_reaches_no_network_by_itself(path: Path) -> None:
     (app,) = load(path)["applications"]
     assert OFFLINE.items() <= app["runtime_env"]["env_vars"].items()
+
+
+def test_on_one_machine_calls_go_over_grpc_and_serve_takes_its_word(path: Path) -> None:
+    """Across machines Ray tells sooner that one is gone (docs/adr/0021)."""
+    env = load(path)["applications"][0]["runtime_env"]["env_vars"]
+    script = (
+        "from ray.serve._private import constants as c\n"
+        "print(c.RAY_SERVE_USE_GRPC_BY_DEFAULT, c.RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], env={**os.environ, **env}, capture_output=True, check=True)
+    assert run.stdout.decode().split() == (["False", str(2**22)] if path.stem == "cluster" else ["True", str(2**28)])
 
 
 def test_whoever_listens_beyond_this_machine_requires_keys(path: Path) -> None:

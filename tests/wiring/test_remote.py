@@ -106,7 +106,8 @@ QUERY = SearchQuery(("pumps",))
         (InvalidFilter("no"), InvalidFilter),
         (KeyError("x"), StageFault),
         (asyncio.CancelledError(), StageUnavailable),
-        (AioRpcError(StatusCode.RESOURCE_EXHAUSTED, Metadata(), Metadata(), "too large"), StageUnavailable),
+        (AioRpcError(StatusCode.UNAUTHENTICATED, Metadata(), Metadata(), "no token"), StageUnavailable),
+        (AioRpcError(StatusCode.RESOURCE_EXHAUSTED, Metadata(), Metadata(), "too large"), StageFault),
     ],
 )
 async def test_a_fault_is_told_by_its_kind_and_not_sent_again(fault: BaseException, kind: type[AssayError]) -> None:
@@ -131,6 +132,20 @@ async def test_what_a_dead_replica_was_asked_is_asked_once_more_but_for_a_questi
     with pytest.raises(StageUnavailable):
         await driver.ask(AskRequest(question="When?"), "req")
     assert len(handle.sent) == 1
+
+
+class Refusing(Response):
+    """Serve's, whose call was never sent: to cancel it raises why."""
+
+    def cancel(self) -> None:
+        raise BackPressureError(3, 1)
+
+
+async def test_who_is_cancelled_is_cancelled_whatever_its_call_has_met() -> None:
+    retriever, _ = remote(RemoteRetriever, Refusing(None))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await retriever.search(QUERY)
 
 
 async def test_who_is_cancelled_cancels_what_it_asked() -> None:

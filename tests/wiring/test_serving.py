@@ -148,8 +148,9 @@ def test_the_doors_go_first(served: Served) -> None:
     for process in descendants(served.graph.pid):
         for name in ("Ingress", "Driver", "Retriever", "ProxyActor"):
             if f":{name}" in (title := " ".join(process.cmdline())) and title.startswith("ray::"):
-                threads = {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in process.threads()}
-                nices[name] = nices.get(name, set()) | threads
+                for thread in process.threads():
+                    with suppress(ProcessLookupError):
+                        nices.setdefault(name, set()).add(os.getpriority(os.PRIO_PROCESS, thread.id))
     assert {name: max(found) for name, found in nices.items()} == {
         "Ingress": 0,
         "ProxyActor": 0,

@@ -259,6 +259,35 @@ def test_what_was_loaded_is_not_read_again(tmp_path: Path, monkeypatch: pytest.M
     assert not old & set(seen)
 
 
+def test_a_torn_store_is_told_before_what_came_of_reading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compared while the rest is made ready: nothing of that counts before, and no fault of that hides it."""
+    folder, index = tmp_path / "a", tmp_path / "index"
+    ingest(write(folder, {f"{i}.txt": t for i, t in enumerate(some_texts(20))}), index)
+    layout = Layout(str(index))
+    manifest = read_current(layout)
+    data = next((index / "chunks.lance" / "data").glob("*.lance"))
+
+    def failing(*_: Any) -> None:
+        raise IndexFault("what came of it")
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Reader, "_open", failing)
+        with pytest.raises(IndexFault, match="what came of it"):
+            Reader(layout, manifest)
+    whole = data.read_bytes()
+    data.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])
+    for opening in (Reader._open, failing):
+        with monkeypatch.context() as patched, pytest.raises(IndexFault, match=data.name):
+            patched.setattr(Reader, "_open", opening)
+            Reader(layout, manifest)
+    monkeypatch.setattr(Reader, "_open", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        Reader(layout, manifest)
+
+
 @pytest.mark.parametrize("kind", dense.KINDS)
 def test_a_file_of_a_leg_that_is_whole_but_of_another_leg_is_refused(kind: dense.Kind, tmp_path: Path) -> None:
     vectors = unit(np.random.default_rng(0).normal(size=(301, 4))).astype(np.float16)

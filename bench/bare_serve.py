@@ -1,4 +1,4 @@
-"""What a question's calls cost Ray Serve alone: those of the fake models' graph, about as much text and the same waits, between
+"""What a question's calls cost Ray Serve alone: those of the fake models' graph, about as much text and the same waits, and
 replicas that do nothing. What Assay adds is the rest.
 """
 

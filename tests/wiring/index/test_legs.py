@@ -280,9 +280,10 @@ def test_a_torn_store_is_told_before_what_came_of_reading_it(tmp_path: Path, mon
     whole = data.read_bytes()
     data.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])
     for opening in (Reader._open, failing):
-        with monkeypatch.context() as patched, pytest.raises(IndexFault, match=data.name):
+        with monkeypatch.context() as patched:
             patched.setattr(Reader, "_open", opening)
-            Reader(layout, manifest)
+            with pytest.raises(IndexFault, match=data.name):
+                Reader(layout, manifest)
     monkeypatch.setattr(Reader, "_open", stopped)
     with pytest.raises(KeyboardInterrupt):
         Reader(layout, manifest)

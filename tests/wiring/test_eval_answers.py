@@ -1,6 +1,7 @@
 """``assay eval answers``: a config's graph is started, its modes are compared, and every trace is kept."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,10 @@ QUESTIONS = [
 
 def run(*words: str | Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "assay", "eval", "answers", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+    env = {
+        name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"
+    }  # as a shell is where nobody set it
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=240)
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def _answer(
     with connected(address, app):
         # A block a row: an answer is handed on, and kept, as soon as it is there.
         dataset = ray.data.from_items([{"payload": row} for row in waiting], override_num_blocks=len(waiting))
-        dataset = dataset.map(_payload)
+        dataset = dataset.map(_payload, num_cpus=0)  # the graph may leave less than one of the machine's
         answers = door.answers(dataset, concurrency=min(concurrency, len(waiting)), app=app, timeout_s=timeout_s)
         for row in answers.iter_rows():
             journal.add(row["outcome"])

@@ -1,6 +1,7 @@
 """The real ingress before a driver that answers each question with itself after a moment: real Ray and Serve, no model."""
 
 import asyncio
+import os
 from typing import Any
 
 from ray import serve
@@ -68,6 +69,6 @@ def _evidence(rank: int, uri: str) -> EvidenceRef:
 
 
 def build_app(args: dict[str, Any]) -> Application:
-    options = {"num_cpus": 0.1}
+    options = {"num_cpus": max(2, os.cpu_count() or 2) - 0.5}  # a batch has less than one beside the real engine, too
     driver: Any = serve.deployment(Answering, ray_actor_options=options, max_ongoing_requests=64).bind()
     return Ingress.bind(IngressConfig(), driver)  # type: ignore[attr-defined]

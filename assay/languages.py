@@ -116,6 +116,7 @@ _LANGUAGES: dict[str, tuple[str, ...]] = {}
 for _language, _words in FUNCTION_WORDS.items():
     for _word in (word for word in _words if len(word) > 1):
         _LANGUAGES[_word] = (*_LANGUAGES.get(_word, ()), _language)
+_OWN = frozenset(word for word, languages in _LANGUAGES.items() if DEFAULT in languages)
 
 _READ = 100  # words of a text that are looked at
 _ENOUGH = 2  # function words of a language before it is believed,
@@ -126,10 +127,9 @@ _LEAD = 1.3  # and how many times as many as the default's
 def detect(words: Iterable[str], among: Collection[str] | None = None) -> str:
     """The language of folded words; ``english`` where too few of them tell. ``among``: no other one is considered."""
     read = list(islice(words, _READ))
-    telling = [word for word in read if word in _LANGUAGES]
-    own = sum(DEFAULT in _LANGUAGES[word] for word in telling)
-    if _LEAD * own >= len(telling):
+    own, all_told = sum(map(_OWN.__contains__, read)), sum(map(_LANGUAGES.__contains__, read))
+    if _LEAD * own >= all_told:
         return DEFAULT
-    counts = Counter(language for word in telling for language in _LANGUAGES[word])
+    counts = Counter(language for word in read for language in _LANGUAGES.get(word, ()))
     best = max((n for n in counts if among is None or n in among), key=counts.__getitem__, default=DEFAULT)
     return best if counts[best] >= max(_ENOUGH, _SHARE * len(read), _LEAD * own) else DEFAULT

@@ -7,7 +7,9 @@ import re
 import threading
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from assay.languages import DEFAULT, FUNCTION_WORDS, detect
@@ -110,27 +112,34 @@ class Analyser:
         tokens = _tokens(text)
         language = detect(map(_fold, tokens))
         content, shouted = self._content.setdefault(language, {}), _shouted(text)
-        found: list[int] = []
-        before = ""
-        for token in tokens:
-            ids = content.get(token)
-            if ids is not None:
-                found += ids
-            elif not _is_function(token, language):
-                ids = content[token] = self._places(_analyse(token, language))
-                found += ids
-            elif not shouted and _is_name(token, before):
-                found += self._places(_analyse(token, language))
-            before = token
+        known = list(map(content.get, tokens))
+        for at in _places_of(None, known):
+            known[at] = self._worked_out(tokens[at], tokens[at - 1] if at else "", language, shouted)
+        found = list(chain.from_iterable(known))  # type: ignore[arg-type]
         if not text.isascii():
             for token in tokens:
                 if len(token) > 1 and _RUN.match(token):
                     found += self._places(token)
         return found if language == DEFAULT else [*found, *self._places([_MARK + language])]
 
+    def _worked_out(self, token: str, before: str, language: str, shouted: bool) -> tuple[int, ...]:
+        function = _is_function(token, language)
+        named = function and not shouted and _is_name(token, before)
+        places = self._places(_analyse(token, language)) if named or not function else ()
+        if not (function and token.isupper()):  # what is in capitals hangs on the words around it
+            self._content[language][token] = places
+        return places
+
     def _places(self, terms: Iterable[str]) -> tuple[int, ...]:
         vocabulary = self.vocabulary
         return tuple(vocabulary.setdefault(term, len(vocabulary)) for term in terms)
+
+
+def _places_of(wanted: object, values: list[Any]) -> Iterator[int]:
+    at = -1
+    with suppress(ValueError):
+        while True:
+            yield (at := values.index(wanted, at + 1))
 
 
 def languages_of(vocabulary: Container[str]) -> list[str]:
@@ -217,7 +226,7 @@ def _shouted(text: str) -> bool:
 
 @lru_cache(maxsize=200_000)
 def _is_function(token: str, language: str) -> bool:
-    word = _fold(_POSSESSIVE.sub("", token))
+    word = _fold(token if token.isalnum() else _POSSESSIVE.sub("", token))
     return word in FUNCTION_WORDS[language] or (language == DEFAULT and word in ASKING)
 
 
@@ -231,6 +240,8 @@ def _is_name(token: str, before: str) -> bool:
 @lru_cache(maxsize=200_000)
 def _analyse(token: str, language: str) -> tuple[str, ...]:
     """The terms of one token: its stem, and for a compound the whole and its parts."""
+    if token.isascii() and token.isalnum() and (token[1:].islower() or token.isdigit() or len(token) == 1):
+        return (_stem(token.lower(), language),)  # what the rest comes to, for most tokens
     if _RUN.match(token):
         return tuple(token[i : i + 2] for i in range(max(1, len(token) - 1)))
     if token[0] == "§":
@@ -259,6 +270,8 @@ def _humps(piece: str) -> list[str]:
 @lru_cache(maxsize=200_000)
 def _fold(token: str) -> str:
     """Casefold without accents, Arabic vowel signs, tatweel and hamza carriers: ``naïve`` is ``naive``."""
+    if token.isascii():
+        return token.lower()
     bare = _MARKS.sub("", unicodedata.normalize("NFD", normalise(token).translate(_PLAIN)))
     return unicodedata.normalize("NFC", bare)
 
@@ -267,9 +280,8 @@ def _fold(token: str) -> str:
 def _stem(word: str, language: str) -> str:
     if word.isdigit() or len(word) < 3:
         return word
-    for name, script in _STEMMERS:
-        if script.search(word):
-            return str(_stemmer(name).stemWord(word))
+    if not word.isascii():
+        language = next((name for name, script in _STEMMERS if script.search(word)), language)
     return str(_stemmer(language).stemWord(word))
 
 
@@ -281,5 +293,5 @@ def _stemmer(language: str) -> Any:
     if language not in stemmers:
         import Stemmer
 
-        stemmers[language] = Stemmer.Stemmer(language)
+        stemmers[language] = Stemmer.Stemmer(language, 0)  # no memory of its own: ours is larger, and is not swept
     return stemmers[language]

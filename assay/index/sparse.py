@@ -7,7 +7,7 @@ of a snapshot are built with one, see ``assay.index.snapshot``. Scores are those
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ ROWS, VALUES, STARTS, VOCABULARY = "sparse.rows.npy", "sparse.values.npy", "spar
 FILES = (ROWS, VALUES, STARTS, VOCABULARY)
 
 _PIECE = 8_000  # texts that a process analyses at a time
-_POOL = 20_000  # from this many texts on, processes are worth their start
+_POOL = 4_000  # from this many texts on, processes are worth their start
 
 
 class Weighted(NamedTuple):
@@ -135,10 +135,12 @@ def _analysed(texts: Iterable[Sequence[str]], processes: int) -> Iterator[Terms]
     else:
         yield terms_of(waiting)
         return
-    yield from in_processes(_pieces(waiting, parts), processes)
+    yield from in_processes(_pieces(waiting, parts, processes), processes)
 
 
-def _pieces(waiting: list[str], parts: Iterator[Sequence[str]]) -> Iterator[list[str]]:
-    for part in chain([waiting], parts):
-        for start in range(0, len(part), _PIECE):
-            yield list(part[start : start + _PIECE])
+def _pieces(waiting: list[str], parts: Iterator[Sequence[str]], processes: int) -> Iterator[list[str]]:
+    """The first texts in small ones, so that no process waits for its first."""
+    first = min(_PIECE, 1 + len(waiting) // (4 * processes))
+    for part, most in chain([(waiting, first)], zip(parts, repeat(_PIECE))):
+        for start in range(0, len(part), most):
+            yield list(part[start : start + most])

@@ -6,10 +6,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from threading import Event, Thread
+from typing import Annotated, Any, NoReturn, Self
 
 import typer
 from ray.exceptions import RayError, RayTaskError
@@ -22,6 +23,7 @@ from deployments.attach import attached
 
 EXIT_FAULT, EXIT_SOME_FAILED, EXIT_INTERRUPTED = 1, 4, 130
 _LINE_S = 10.0  # between two lines of progress, where there is no terminal
+_SILENCE_S = 60.0  # until a run of which no row moves says so
 _FAULTS = (AssayError, RayError, RayServeException, TimeoutError)
 
 
@@ -139,8 +141,7 @@ def _answer(
         return
     import ray
 
-    progress = Progress(len(rows), len(journal.done))
-    with connected(address, app):
+    with connected(address, app), Progress(len(rows), len(journal.done), timeout_s, _free) as progress:
         # A block a row: an answer is handed on, and kept, as soon as it is there.
         dataset = ray.data.from_items([{"payload": row} for row in waiting], override_num_blocks=len(waiting))
         dataset = dataset.map(_payload, num_cpus=0)  # the graph may leave less than one of the machine's
@@ -148,11 +149,17 @@ def _answer(
         for row in answers.iter_rows():
             journal.add(row["outcome"])
             progress.show(journal)
-    progress.end()
 
 
 def _payload(row: dict[str, Any]) -> dict[str, Any]:
     return dict(row["payload"])
+
+
+def _free() -> str:
+    import ray
+
+    free, whole = ray.available_resources().get("CPU", 0.0), ray.cluster_resources().get("CPU", 0.0)
+    return f"{free:g} of Ray's {whole:g} processors are free"
 
 
 @contextmanager
@@ -187,14 +194,39 @@ def _knock(address: str) -> None:
 class Progress:
     """Rows done, rate, time left and failures: one moving line on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, total: int, before: int) -> None:
+    def __init__(self, total: int, before: int, timeout_s: float, free: Callable[[], str]) -> None:
+        """``timeout_s``: until a row has failed; ``free``: says what Ray has free, for when nothing moves."""
         self._total, self._before, self._begun, self._shown = total, before, time.monotonic(), time.monotonic()
         self._terminal = sys.stderr.isatty()
+        self._timeout_s, self._free, self._moved, self._ended = timeout_s, free, time.monotonic(), Event()
         if before:
             _say(f"going on: {before} of {total} rows are done")
 
+    def __enter__(self) -> Self:
+        Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._terminal:
+            print(file=sys.stderr)
+
+    def _watch(self) -> None:
+        """A run of which nothing moves says so: rows have a time limit once they are asked, and none before."""
+        told = self._begun
+        while not self._ended.wait(_SILENCE_S / 10):
+            now = time.monotonic()
+            if now - max(told, self._moved) >= _SILENCE_S:
+                told = now
+                waits = f"no row has moved for {now - self._moved:.0f} s"
+                waits += f"; one that was asked fails after {self._timeout_s:.0f} s"
+                with suppress(RayError, RuntimeError, OSError):
+                    waits += f"; {self._free()}"
+                _say(waits)
+
     def show(self, journal: door.Journal) -> None:
         now, done = time.monotonic(), len(journal.done)
+        self._moved = now
         if not self._terminal and now - self._shown < _LINE_S and done < self._total:
             return
         self._shown = now
@@ -208,10 +240,6 @@ class Progress:
             file=sys.stderr,
             flush=True,
         )
-
-    def end(self) -> None:
-        if self._terminal:
-            print(file=sys.stderr)
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from assay import batch as door
 from assay.serve_config import load
+from deployments import batch as commands
 from deployments.local import LocalGraph
 
 ROOT = Path(__file__).parents[2]
@@ -85,18 +87,35 @@ def test_killed_stopped_and_gone_on_with(graph: LocalGraph, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("name", "written"), [("in.csv", "out.parquet"), ("in.parquet", "out.jsonl")])
 def test_formats(graph: LocalGraph, tmp_path: Path, name: str, written: str) -> None:
-    from assay import batch
-
     if name.endswith(".csv"):
         (tmp_path / name).write_text('question,top_k,gold\n"Why, then?",3,x\n')
     else:
-        batch.write_rows(tmp_path / name, [{"question": "Why, then?", "top_k": 3, "gold": "x", "row": 7}] * 2)
+        door.write_rows(tmp_path / name, [{"question": "Why, then?", "top_k": 3, "gold": "x", "row": 7}] * 2)
     with started(graph, tmp_path / name, tmp_path / written) as run:
         _, err = run.communicate(timeout=120)
     assert run.returncode == 0, err
-    rows = batch.read_rows(tmp_path / written)
+    rows = door.read_rows(tmp_path / written)
     assert all(row["answer"].startswith("Why, then?") and row["error"] is None for row in rows)
     assert [row["row"] for row in rows] == [*range(1, len(rows) + 1)], "whatever a column of that name says"
+
+
+def test_a_run_that_stands_still_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph that left no room for the reading once stalled a run without a word."""
+    monkeypatch.setattr(commands, "_SILENCE_S", 1.0)
+    told = commands.Progress(2, 0, 300.0, lambda: "0 of Ray's 2 processors are free")
+    with door.Journal(tmp_path / "out.jsonl", [], {}) as journal, told as progress:
+        until = time.monotonic() + 30
+        while (said := capsys.readouterr().err).count("no row") == 0 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert "fails after 300 s; 0 of Ray's 2 processors are free" in said
+        for _ in range(150):  # rows that move
+            progress.show(journal)
+            time.sleep(0.01)
+        assert "no row" not in capsys.readouterr().err
+    time.sleep(1.5)
+    assert "no row" not in capsys.readouterr().err
 
 
 def test_as_a_dataset(graph: LocalGraph) -> None:

@@ -1,7 +1,7 @@
 """The Ingress deployment: HTTP for everybody, and typed methods for Python callers by handle."""
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from ray import serve
@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
 
 from assay.config import IngressConfig
+from assay.errors import Overloaded
 from assay.events import Event
 from assay.schemas import AnswerRecord, AskRequest, AskResponse, SearchRequest, SearchResponse
 from deployments.api import make_api
@@ -30,18 +31,34 @@ class Ingress:
         self._config = config
         self._streams = RemoteStreams("streams", streams) if streams is not None else None
         self._driver = RemoteDriver("driver", driver)
+        self._by_handle = 0
 
     def __serve_build_asgi_app__(self) -> Any:
         return _OneRequestId(make_api(self._driver, self._config, self._streams))
 
     async def ask(self, request: AskRequest) -> AskResponse:
-        return await self._driver.ask(request, _request_id())
+        """Raises ``Overloaded`` where ``ingress.max_ongoing`` questions of handles are in progress."""
+        with self._place():
+            return await self._driver.ask(request, _request_id())
 
     async def stream(self, request: AskRequest) -> AsyncGenerator[Event]:
+        """As ``ask``."""
         streamed = request.model_copy(update={"stream": True})
-        async with aclosing(self._driver.stream(streamed, _request_id())) as events:
-            async for event in events:
-                yield event
+        with self._place():
+            async with aclosing(self._driver.stream(streamed, _request_id())) as events:
+                async for event in events:
+                    yield event
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Of those for handles, beside those for HTTP: whatever a batch takes, those at a screen keep theirs."""
+        if self._by_handle >= self._config.max_ongoing:
+            raise Overloaded(f"{self._by_handle} questions of handles are in progress; ask again in a moment")
+        self._by_handle += 1
+        try:
+            yield
+        finally:
+            self._by_handle -= 1
 
     async def recall(self, answer_id: str) -> AnswerRecord:
         return await self._driver.recall(answer_id)

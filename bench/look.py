@@ -7,11 +7,27 @@ A process of its own, as a probe is: beside clients in one event loop it would c
 import http.client
 import json
 import select
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 _EVERY_S = 0.1
+
+
+@contextmanager
+def looked_at(url: str) -> Iterator[list[float]]:
+    """While what is inside runs; the list then has the seconds of each look."""
+    found: list[float] = []
+    command = [sys.executable, "-m", "bench.look", url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as looking:
+        assert looking.stdout
+        looking.stdout.readline()  # it looks
+        yield found
+        said, _ = looking.communicate(timeout=60)
+    found += json.loads(said)
 
 
 def main(url: str) -> None:

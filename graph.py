@@ -59,8 +59,6 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     reads = args.extraction.engine
     reader = (engines[reads], models[reads]) if reads else (None, "")
     ingester = Ingester.bind(args.ingress.documents, args.index, embedder, retriever, args.extraction, *reader, prompts)
-    driver = Driver.bind(
-        args, expander, retriever, reranker, generator, *(agent or (None, "")), prompts, models[writing], ingester
-    )
+    driver = Driver.bind(args, expander, retriever, reranker, generator, *(agent or (None, "")), prompts, ingester)
     streams = Streams.bind(args.ingress.streams) if args.ingress.streams.shared else None
     return Ingress.bind(args.ingress, driver, streams)

@@ -36,7 +36,8 @@ class Budget:
     reserve_s: float
     clock: Clock = time.monotonic
     tokens: int = 2**63
-    """Of all prompts and outputs together; the answer's own are kept back from the search."""
+    """Of all prompts and outputs together. No model is asked once they are used up, and none by the search once only the
+    ``answer_tokens`` are left; what is asked before that may go beyond."""
     started: float = field(init=False)
 
     def __post_init__(self) -> None:

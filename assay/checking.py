@@ -8,7 +8,8 @@ from assay import events as ev
 from assay.errors import AssayError
 from assay.evidence import added_event, in_order
 from assay.run import Run
-from assay.schemas import Citation, ToolCall
+from assay.schemas import Citation
+from assay.searching import arguments_of, called, tool_of
 from assay.text import content_terms, query_key, terms
 from assay.types import Claim, Draft, Evidence, Plan, SearchResult, SupportRequest, Verified
 from assay.verify import Verifier, coverage
@@ -71,6 +72,7 @@ class Checking:
             Claim(verified.text, c.quote, " > ".join(dict.fromkeys([c.title, *c.heading]))) for c in verified.citations
         )
         try:
+            ledger.check_tokens(ending=True)
             work = self._run.stages.reranker.support(SupportRequest(claims, self._run.id, self._run.request.cache_salt))
             judged = await ledger.call("verify", work, reranker.timeout_s, ending=True)
         except AssayError as error:
@@ -87,11 +89,10 @@ class Checking:
         if query_key(claim) in self._run.tried:
             return False
         run, budget = self._run, self._run.ledger.budget
-        spare = budget.tool_calls - len(run.ledger.tool_calls)
         return (
             run.request.options.self_correct
             and self._searches < SEARCHES
-            and spare > 0
+            and run.ledger.calls_left() > 0
             and budget.left_for_answer() > 0
         )
 
@@ -100,29 +101,19 @@ class Checking:
         run, ledger = self._run, self._run.ledger
         self._searches += 1
         run.tried.add(query_key(claim))
-        arguments = {"queries": [claim], "buckets": list(run.scope.buckets)}
-        yield ev.ToolCallStart(tool="search_hybrid", arguments=arguments)
+        query = run.query((claim,))
+        yield ev.ToolCallStart(tool=tool_of(query), arguments=arguments_of(query))
         start, found, outcome = ledger.budget.clock(), None, "ok"
         try:
-            work = run.stages.retriever.search(run.query((claim,)))
+            work = run.stages.retriever.search(query)
             found = await ledger.call("verify", work, run.config.retriever.timeout_s, ending=True)
         except AssayError as error:
             outcome = error.code
             yield ledger.fell_back("retriever", error, "no second search for a sentence")
-        spent = round(1000 * (ledger.budget.clock() - start), 2)
-        hits = len(found.hits) if found else 0
-        call = ToolCall(
-            tool="search_hybrid",
-            arguments=arguments,
-            filters=run.scope.filters,
-            index_version=found.index_version if found else None,
-            hits=hits,
-            duration_ms=spent,
-            outcome=outcome,
-        )
+        call = called(query, found, ledger.budget.clock() - start, outcome)
         ledger.tool_calls.append(call)
-        ledger.note("verify", f"searched for a sentence without support: {hits} hits, {outcome}")
-        yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=spent, outcome=outcome)
+        ledger.note("verify", f"searched for a sentence without support: {call.hits} hits, {outcome}")
+        yield ev.ToolCallResult(tool=call.tool, hits=call.hits, duration_ms=call.duration_ms, outcome=outcome)
         if found and (added := self._added(found)):
             self._verifier.add(added)
             yield added_event(added)

@@ -19,7 +19,7 @@ from assay.schemas import (
     PlanState,
     Predicate,
 )
-from assay.statements import describe, without
+from assay.statements import describe, empty, without
 from assay.text import names, normalise
 from assay.types import BucketInfo, Evidence, Explain, Plan
 
@@ -31,20 +31,22 @@ _LISTING = frozenset("list enumerate show give name".split())
 _ALL = frozenset("all every each".split())
 
 
-def no_results(explain: Explain, filters: Filter | None) -> Clarification:
-    """The predicate that emptied the result, what is there without it, and the filter to ask again with."""
+def no_results(explain: Explain, filters: Filter | None, planned: Filter | None) -> Clarification:
+    """The predicate that emptied the result, of the request's ``filters`` or of those that the question says; what is there
+    without it, and the filter to ask again with."""
     assert explain.blocking is not None
-    said = describe(explain.blocking)
-    message = f"No passage has {said}. Without that filter there are {explain.count_without}."
     rest = without(filters, explain.blocking) if filters else None
     again = rest.model_dump(by_alias=True) if rest else {}
-    choices = [Choice(label=f"without {said}", filters=again, count=explain.count_without)]
+    label = f"without {describe(explain.blocking)}"
+    choices = [Choice(label=label, filters=again, count=explain.count_without)]
+    # What stands outside of both filters, such as a bucket, stays.
+    removable = rest != filters or (planned is not None and without(planned, explain.blocking) != planned)
     return Clarification(
         type="no_results",
-        message=message,
+        message=empty(explain),
         blocking=explain.blocking,
         count_without=explain.count_without,
-        choices=choices if rest != filters else [],  # what stands outside of the filter, such as a bucket, stays
+        choices=choices if removable else [],
     )
 
 
@@ -156,6 +158,8 @@ async def resumed(request: AskRequest, answers: AnswerStore | None) -> tuple[Ask
     reply = " ".join(request.question.split())
     choice = next((c for c in clarification.choices if c.label.casefold() == reply.casefold()), None)
     plan = _plan(state.plan)
+    if choice and clarification.blocking is not None and plan.filters is not None:
+        plan = replace(plan, filters=without(plan.filters, clarification.blocking))
     plan = replace(plan, query=plan.query if choice else f"{plan.query} {reply}")
     update = {name: getattr(request, name) for name in request.model_fields_set - {"question", "buckets"}}
     if "filters" not in update and choice is not None:

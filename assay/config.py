@@ -365,7 +365,10 @@ class LoopConfig(_Config):
     deadline_s: float = Field(default=60, gt=0, le=3600)
     answer_tokens: int = Field(default=400, ge=16, le=32_000)
     tokens: int = Field(
-        default=500_000, ge=1000, le=2**53, description="Of all prompts and outputs of a question together."
+        default=500_000,
+        ge=1000,
+        le=2**53,
+        description="Of all prompts and outputs. No model is asked once they are used up; the last call may go beyond.",
     )
     reserve_s: float = Field(
         default=12, ge=0, le=600, description="Kept back from the search for answering and verifying."
@@ -527,7 +530,10 @@ class AuditConfig(_Config):
 class IngressConfig(_Config):
     max_body_bytes: int = Field(default=1_000_000, ge=1000, le=1_000_000_000)
     max_ongoing: int = Field(
-        default=32, ge=1, le=10_000, description="Questions in progress per ingress replica; as many searches."
+        default=32,
+        ge=1,
+        le=10_000,
+        description="Questions in progress per ingress replica; as many of handles, and searches.",
     )
 
     @property
@@ -540,7 +546,7 @@ class IngressConfig(_Config):
         """All that a replica takes at once of what can last. Serve's own limit must be above it: what Serve refuses, or lets
         wait, has neither our errors nor our health checks."""
         documents = self.documents
-        return 2 * self.max_ongoing + self.max_listening + documents.max_uploads + documents.max_streams
+        return 3 * self.max_ongoing + self.max_listening + documents.max_uploads + documents.max_streams
 
     heartbeat_s: float = Field(default=10, gt=0, le=300)
     conversations: ConversationsConfig = ConversationsConfig()

@@ -100,6 +100,7 @@ class Conversation:
             if said.reasoning:
                 yield ev.ReasoningEvent(delta=said.reasoning)
             if ended or not said.tool_uses:
+                run.why = run.why or "the model calls no more tools"
                 run.said, run.end = said.text, ended or "answered"
                 run.cut_off = said.finish_reason != "stop"
                 if run.cut_off:
@@ -128,12 +129,16 @@ class Conversation:
     def _bound(self, turn: int) -> TerminatedBy | None:
         """The bound that makes this turn the last one."""
         if turn == self._ledger.budget.rounds:
-            return "rounds"
+            return self._because("rounds", f"{turn} rounds are all")
         if self._ledger.budget.left_for_search() <= 0:
-            return "deadline"
-        if self._calls_left() <= 0 or min(self._tokens_left, self._ledger.tokens_left()) < LEAST_TOKENS:
-            return "tool_budget"
+            return self._because("deadline", "the time for searching is over")
+        if self._ledger.calls_left() <= 0 or min(self._tokens_left, self._ledger.tokens_left()) < LEAST_TOKENS:
+            return self._because("tool_budget", "no more tool calls, or no more tokens for what they bring")
         return None
+
+    def _because(self, end: TerminatedBy, why: str) -> TerminatedBy:
+        self._run.why = why
+        return end
 
     def _room(self, opening: list[Message]) -> int:
         """Tokens that the conversation may grow by: ``evidence_tokens``, or what the engine's context leaves for them."""
@@ -149,19 +154,17 @@ class Conversation:
         written = (message.content, message.reasoning, *(use.written for use in message.tool_uses))
         self._tokens_left -= sum(map(self._agent.tokenizer.count, written))
 
-    def _calls_left(self) -> int:
-        return max(0, self._ledger.budget.tool_calls - len(self._ledger.tool_calls))
-
     def _idle(self, done: list[_Done], brought: bool) -> TerminatedBy | None:
         """A round that brings nothing is the last one: "answered" by what is there. One of nothing but faults may be tried
         again once."""
         self._faulty = self._faulty + 1 if all(each.outcome not in ("ok", "repeated") for each in done) else 0
-        return None if brought or self._faulty == 1 else "answered"
+        return None if brought or self._faulty == 1 else self._because("answered", "a round brought nothing")
 
     # ---- the model --------------------------------------------------------------------------------------------------
 
     async def _say(self, messages: list[Message], last: bool) -> Completion:
         run = self._run
+        self._ledger.check_tokens(ending=last)
         request = CompletionRequest(
             messages=tuple(messages),
             max_tokens=self._ledger.budget.answer_tokens,
@@ -192,7 +195,7 @@ class Conversation:
 
     async def _call_all(self, uses: tuple[ToolUse, ...]) -> list[_Done]:
         """Every call's result or fault in their order, side by side; what is over the budget or only repeats is not made."""
-        left, made = self._calls_left(), list[_Done | asyncio.Task[_Done]]()
+        left, made = self._ledger.calls_left(), list[_Done | asyncio.Task[_Done]]()
         async with asyncio.TaskGroup() as group:
             with self._ledger.timed("tools"):
                 for number, use in enumerate(uses):

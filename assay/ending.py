@@ -17,7 +17,6 @@ from assay.errors import AssayError, StageFault, StageTimeout
 from assay.evidence import EvidenceSet
 from assay.generate.grammar import finds_nothing
 from assay.generate.split import Splitter
-from assay.generate.write import LEAST_TOKENS
 from assay.reconcile import Dating, citing, standing, told
 from assay.run import Run
 from assay.schemas import (
@@ -90,6 +89,7 @@ class Ending:
                         yield event
         if not self._text and self._run.plan.search:
             yield self._say_why()
+        self._ledger.note("end", f"{self._end()}: {self._run.why}" if self._run.why else self._end())
         if fault := await self._keep():
             yield self._ledger.fell_back("answers", fault, "an answer that is not kept")
         yield ev.CompletedEvent(response=self._response(self._run.request.include))
@@ -120,6 +120,10 @@ class Ending:
             return True  # the model has weighed it
         grade, bounds = run.grade or await run.measure(), run.config.reranker.grade
         holds = grade.p_holds >= bounds.min_holds or grade.p_enough >= bounds.enough  # in steps, if in no sentence
+        if grade.p_about < bounds.min_answer:
+            run.why = f"about the question with probability {grade.p_about:.2f}, of {bounds.min_answer:g} asked for"
+        elif not holds:
+            run.why = f"holds what is asked with probability {grade.p_holds:.2f}, of {bounds.min_holds:g} asked for"
         return holds and grade.p_about >= bounds.min_answer
 
     def _unfounded(self) -> bool:
@@ -160,7 +164,8 @@ class Ending:
         """Clarify from facts, or say plainly that nothing was found and what was searched."""
         run = self._run
         if run.may_ask and run.clarification is None and run.explain is not None and run.explain.blocking is not None:
-            run.clarification = no_results(run.explain, run.request.filters)
+            run.clarification = no_results(run.explain, run.request.filters, run.plan.filters)
+            run.why = "a condition leaves no passage"
         if run.clarification is not None:
             run.end = "clarify"
             if run.stages.answers is not None:
@@ -175,11 +180,9 @@ class Ending:
         """A verified sentence at a time; when the generator fails before the first, the top passage, quoted and cited."""
         evidence = self._run.best() if self._run.said is None else self._run.evidence.all
         if self._run.said is None:
-            evidence = self._pruned(evidence)
             kept = {e.slot for e in evidence}
             if left := [e.slot for e in self._run.evidence.all if e.slot not in kept]:
-                self._ledger.note("prune", f"{', '.join(left)} left out of the answer's evidence")
-                yield ev.EvidenceEvent(pruned=left)
+                yield self._prune(left, "left out of the answer's evidence")
         checking = Checking(self._run, evidence)
         try:
             async with aclosing(self._drafts(evidence, self._style)) as items:
@@ -234,27 +237,21 @@ class Ending:
             self._ledger.note("conflict", statement := disagree(self._conflicts[-1]))
             yield self._say(statement, "\n\n")
 
-    def _pruned(self, evidence: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
-        """The best ones that begin within ``generator.evidence_tokens`` of a prompt, the first always; a style that quotes has
-        no such prompt."""
-        tokenizer, left = self._run.stages.tokenizer, self._run.config.generator.evidence_tokens
-        if tokenizer is None or self._style == "extract":
-            return evidence
-        kept: list[Evidence] = []
-        for each in evidence:
-            if kept and left < LEAST_TOKENS:
-                break
-            kept.append(each)
-            left -= tokenizer.count(f"[{each.slot}] {each.hit.chunk.title}\n{each.hit.chunk.text}")
-        return tuple(kept)
-
     def _told(self, item: GenerateEvent) -> list[ev.Event]:
         """What the generator says beside its drafts."""
         if item.usage is not None:
             self._ledger.usage += item.usage
+        if item.cut is not None:
+            self._ledger.note("prune", f"{item.cut} cut: the prompt has room for its beginning alone")
+        if item.left_out:
+            return [self._prune(list(item.left_out), "left out: the prompt has no room for them")]
         if item.degraded is not None:
             return [self._ledger.fell_back(item.degraded.stage, item.degraded.reason, item.degraded.fallback)]
         return [ev.ReasoningEvent(delta=item.reasoning)] if item.reasoning else []
+
+    def _prune(self, slots: list[str], why: str) -> ev.EvidenceEvent:
+        self._ledger.note("prune", f"{', '.join(slots)} {why}")
+        return ev.EvidenceEvent(pruned=slots)
 
     def _say(self, text: str, lead: str = "") -> ev.AnswerEvent:
         """What is streamed is, to the character, the text of the answer."""
@@ -278,10 +275,11 @@ class Ending:
             evidence=evidence,
             style=style,
             history=recent(run.history, HISTORY) if style == "plain" else (),
-            answer_tokens=self._ledger.budget.answer_tokens,
+            answer_tokens=min(self._ledger.budget.answer_tokens, max(1, self._ledger.tokens_left(ending=True))),
             request_id=run.id,
             cache_salt=run.request.cache_salt,
         )
+        self._ledger.check_tokens(ending=True)
         until = clock() + run.config.generator.timeout_s
         async with aclosing(run.stages.generator.generate(request)) as stream:
             while True:

@@ -84,6 +84,13 @@ class StageFault(AssayError):
     code = "stage_fault"
 
 
+class OutOfTokens(AssayError):
+    """A question's budget of tokens is used up: no model is asked for it any more."""
+
+    code = "out_of_tokens"
+    status = 422
+
+
 class StageTimeout(AssayError):
     code = "stage_timeout"
     status = 504

@@ -6,11 +6,14 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from assay.budget import Budget
-from assay.errors import AssayError, StageTimeout
+from assay.errors import AssayError, OutOfTokens, StageTimeout
 from assay.events import DegradedEvent
 from assay.schemas import Degraded, ToolCall, TraceStep, Usage
 
 T = TypeVar("T")
+
+# Outcomes of the search that was begun beside the plan, where the plan wanted another: let go, or used where that one failed.
+UNUSED, STAND_IN = "unused", "stand_in"
 
 
 class Ledger:
@@ -48,10 +51,20 @@ class Ledger:
         self._awaited_s += seconds
         self._stage_ms[stage] = self._stage_ms.get(stage, 0.0) + 1000 * seconds
 
-    def tokens_left(self) -> int:
-        """What the search may still use of the budget's tokens; the answer's are kept back."""
+    def calls_left(self) -> int:
+        """Of the budget's tool calls, of which the search beside the plan is none."""
+        made = sum(call.outcome not in (UNUSED, STAND_IN) for call in self.tool_calls)
+        return max(0, self.budget.tool_calls - made)
+
+    def tokens_left(self, *, ending: bool = False) -> int:
+        """What may still be used of the budget's tokens; the search leaves the answer's own alone."""
         used = self.usage.prompt_tokens + self.usage.completion_tokens
-        return self.budget.tokens - self.budget.answer_tokens - used
+        return self.budget.tokens - used - (0 if ending else self.budget.answer_tokens)
+
+    def check_tokens(self, *, ending: bool = False) -> None:
+        """Before a model is asked. Raises ``OutOfTokens``: what it would use is not known before, only whether any is left."""
+        if self.tokens_left(ending=ending) <= 0:
+            raise OutOfTokens(f"the budget of {self.budget.tokens} tokens is used up")
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

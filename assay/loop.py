@@ -66,6 +66,7 @@ async def _steps(run: Run) -> AsyncGenerator[Event]:
     async with aclosing(Conversation(run, agent).events() if agent else _search(run)) as events:
         async for event in events:
             yield event
+    run.let_first_hop_go()
     async with aclosing(Ending(run).events()) as ending:
         async for event in ending:
             yield event
@@ -84,12 +85,14 @@ async def _search(run: Run) -> AsyncGenerator[Event]:
             yield event
         fresh = run.fresh
         if run.clarification is not None or run.found is None or not (fresh or run.evidence.all):
+            run.why = run.why or ("nothing was found" if run.found else "the search failed")
             break
         if run.reranks:
             yield run.status("reranking")
         for event in await run.rerank():
             yield event
         if run.mode == "pipeline" or not fresh:
+            run.why = "one round is all of a pipeline" if fresh else "the round found nothing that was not there"
             break
         yield run.status("grading")
         for event in await run.make_grade():

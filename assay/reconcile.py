@@ -73,8 +73,7 @@ class Dating:
         run, ledger = self._run, self._run.ledger
         chunks = [side.evidence.hit.chunk for side in conflict.sides]
         wanted = [chunk.doc_id for chunk in chunks if chunk.doc_id not in self.infos]
-        spare = ledger.budget.tool_calls - len(ledger.tool_calls)
-        if any(chunk.untrusted for chunk in chunks) or len(wanted) > spare:
+        if any(chunk.untrusted for chunk in chunks) or len(wanted) > ledger.calls_left():
             return
         for doc_id in wanted:
             name, arguments = "get_document_metadata", {"doc_id": doc_id}

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
+from assay.ledger import UNUSED
 from assay.schemas import AskResponse, Shape
 
 
@@ -38,6 +39,7 @@ def facts(response: AskResponse) -> dict[str, list[str]]:
             f"{call.tool} {_text(call.arguments)}{f' where {_text(call.filters)}' if call.filters else ''}: "
             f"{call.hits} hits, {call.outcome}"
             for call in response.tool_calls or []
+            if call.outcome != UNUSED  # how far it came hangs on the moment when it was let go
         ],
         "rounds": [str(response.rounds)],
         "evidence": [f"{e.slot}: passage {e.chunk_id} of '{e.title}'" for e in response.evidence or []],

@@ -155,7 +155,7 @@ class Run(Searching):
         The hop's result is used when the plan brings no variant, and dropped otherwise.
         """
         top_k(self.request, self.config)
-        self._first_hop = self._start(self.stages.retriever.search(self.query(self.queries)))
+        self._tasks.append(first_hop := self.begin_first_hop())
         if self._planned is None and self.mode != "tools" and (self.request.options.expand or self.history):
             self._planning = self._start(self._plan())
         if not (self.request.buckets or self.request.filters):
@@ -163,11 +163,12 @@ class Run(Searching):
         # What may be wrong with a bucket or a filter is worth waiting for: a status says it, an event would come too late.
         wait = min(self.config.retriever.timeout_s, self.ledger.budget.left())
         with self.ledger.timed("first_hop"):
-            done, _ = await asyncio.wait([self._first_hop], timeout=wait)
-        if done and isinstance(error := self._first_hop.exception(), (InvalidRequest, UnknownBucket, NotFound)):
+            done, _ = await asyncio.wait([first_hop], timeout=wait)
+        if done and isinstance(error := first_hop.exception(), (InvalidRequest, UnknownBucket, NotFound)):
             raise error
 
     async def _plan(self) -> Plan:
+        self.ledger.check_tokens()
         decided = self.config.planning.decided
         buckets: tuple[BucketInfo, ...] = ()
         if self.request.options.expand and decided & {"route", "filters"}:
@@ -285,8 +286,8 @@ class Run(Searching):
 
     async def check_overload(self) -> list[ev.Event]:
         """Where all of a kind are asked for, and there are more documents than an answer can hold: asks back by facets."""
-        spare = self.ledger.budget.tool_calls - len(self.ledger.tool_calls)
-        if not (self.may_ask and self.round == 1 and spare > 0 and clarify.wants_all(self.plan)):
+        spare = self.ledger.calls_left() > 0
+        if not (self.may_ask and self.round == 1 and spare and clarify.wants_all(self.plan)):
             return []
         try:
             work = self._overload()
@@ -294,7 +295,7 @@ class Run(Searching):
         except AssayError as error:
             return [self.ledger.fell_back("retriever", error, "an answer without a look at how many there are")]
         if self.clarification is not None:
-            self.end = "clarify"
+            self.end, self.why = "clarify", "there are more documents than an answer can hold"
             self.ledger.note("clarify", self.clarification.message)
         return []
 
@@ -347,6 +348,7 @@ class Run(Searching):
         if self.reranks:
             request = RerankRequest(self.plan.query, hits, len(hits), self.id, self.request.cache_salt)
             try:
+                self.ledger.check_tokens()
                 work = self.stages.reranker.rerank(request)
                 done = await self.ledger.call("rerank", work, self.config.reranker.timeout_s)
             except AssayError as error:
@@ -409,10 +411,13 @@ class Run(Searching):
         assert grade is not None
         if grade.verdict == "clarify":
             if not self.may_ask:
-                self.end = "answered"
+                self.end, self.why = "answered", "the question can be read in several ways, and is not asked back about"
                 return True
             own = self.request.filters
-            self.end, self.clarification = "clarify", clarify.unclear(self.request.question, self.best(), own)
-        elif grade.p_enough >= self.config.reranker.grade.enough or not self._follow(grade):
-            self.end = "answered"
+            self.end, self.why = "clarify", "the question can be read in several ways"
+            self.clarification = clarify.unclear(self.request.question, self.best(), own)
+        elif grade.p_enough >= (enough := self.config.reranker.grade.enough):
+            self.end, self.why = "answered", f"enough with probability {grade.p_enough:.2f}, of {enough:g} asked for"
+        elif not self._follow(grade):
+            self.end, self.why = "answered", "nothing is left to ask that was not asked"
         return self.end is not None

@@ -247,7 +247,8 @@ class Clarification(Shape):
 
 class ToolCall(Shape):
     """One call, for the audit log. ``filters``: what held for it, the request's own and the call's; ``outcome``: ``ok``,
-    ``repeated`` (not made again), or the code of the fault."""
+    ``repeated`` (not made again), or the code of the fault. Of the search that begins beside the plan, where the plan asks for
+    another: ``unused``, or ``stand_in`` where that one failed; it counts towards no bound."""
 
     tool: str
     arguments: dict[str, Any]
@@ -301,7 +302,12 @@ class AskBudget(Shape):
     tool_calls: int | None = Field(default=None, ge=1, le=1000)
     deadline_s: float | None = Field(default=None, gt=0, le=3600, allow_inf_nan=False)
     answer_tokens: int | None = Field(default=None, ge=1, le=100_000)
-    tokens: int | None = Field(default=None, ge=1, le=2**53, description="Of all prompts and outputs together.")
+    tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**53,
+        description="Of all prompts and outputs. No model is asked once they are used up; the last call may go beyond.",
+    )
 
     _whole = field_validator("rounds", "tool_calls", "answer_tokens", "tokens", mode="before")(whole)
 

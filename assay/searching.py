@@ -13,16 +13,17 @@ from assay import events as ev
 from assay.config import AppConfig
 from assay.errors import AssayError, InvalidRequest, StageTimeout, UnknownBucket
 from assay.evidence import EvidenceSet
-from assay.ledger import Ledger
-from assay.ports import AnswerStore, Expander, Generator, Reranker, Retriever, Tokenizer
+from assay.ledger import STAND_IN, UNUSED, Ledger
+from assay.ports import AnswerStore, Expander, Generator, Reranker, Retriever
 from assay.schemas import AskRequest, Strategy, TerminatedBy, ToolCall
-from assay.statements import describe_scope
+from assay.statements import describe_scope, without
 from assay.text import query_key
 from assay.types import LEGS, Explain, Hit, Leg, Plan, Scope, SearchQuery, SearchResult
 
 # Hits of a search, for each passage that a round may keep.
 DEPTH = 3
 _LEGS: dict[Strategy, tuple[Leg, ...]] = {"keyword": ("sparse",), "semantic": ("dense",), "hybrid": LEGS}
+_TOOLS: dict[Strategy, str] = {"keyword": "search_text", "semantic": "search_semantic", "hybrid": "search_hybrid"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,6 @@ class Stages:
     agent: object = None
     """``assay.converse.Agent``, where an engine can call tools."""
     answers: AnswerStore | None = None
-    tokenizer: Tokenizer | None = None
-    """The generator's model's own, for the evidence's share of its prompt."""
 
 
 def merged(results: Sequence[SearchResult]) -> SearchResult | None:
@@ -49,6 +48,29 @@ def merged(results: Sequence[SearchResult]) -> SearchResult | None:
             hits.setdefault(hit.chunk.id, hit)
     degraded = tuple(dict.fromkeys(d for result in results for d in result.degraded))
     return replace(results[0], hits=tuple(hits.values()), degraded=degraded)
+
+
+def tool_of(query: SearchQuery) -> str:
+    """The name of the tool that makes this search."""
+    return next(_TOOLS[strategy] for strategy, legs in _LEGS.items() if legs == query.legs)
+
+
+def arguments_of(query: SearchQuery) -> dict[str, Any]:
+    told = {"queries": list(query.queries), "buckets": list(query.buckets), "top_k": query.top_k}
+    return {**told, "link_hop": query.link_hop}
+
+
+def called(query: SearchQuery, found: SearchResult | None, seconds: float, outcome: str) -> ToolCall:
+    """A search, for the audit log."""
+    return ToolCall(
+        tool=tool_of(query),
+        arguments=arguments_of(query),
+        filters=query.filters,
+        index_version=found.index_version if found else None,
+        hits=len(found.hits) if found else 0,
+        duration_ms=round(1000 * seconds, 2),
+        outcome=outcome,
+    )
 
 
 class Searching:
@@ -75,11 +97,15 @@ class Searching:
         self.found: SearchResult | None = None
         self.explain: Explain | None = None
         self.end: TerminatedBy | None = None
+        self.why = ""  # it ended so, for the trace
         self.round = 0
         self.index_version: str | None = None
         self.searched: list[str] = []
         self.tried: set[str] = set()  # normalised queries, none of which is run again
         self._first_hop: asyncio.Task[SearchResult] | None = None
+        self._first_query: SearchQuery | None = None
+        self._first_begun = self._first_s = 0.0
+        self._first_outcome: str | None = UNUSED  # None: it became the plan's own search, and is logged as that
         self._refused: AssayError | None = None
 
     @property
@@ -92,12 +118,37 @@ class Searching:
         if self.round == 0 and self._first_result() is not None:
             return True
         if self.round >= budget.rounds:
-            self.end = "rounds"
+            self.end, self.why = "rounds", f"{budget.rounds} rounds are all"
         elif budget.left_for_search() <= 0:
-            self.end = "deadline"
-        elif len(self.ledger.tool_calls) >= budget.tool_calls or (self.round and self.ledger.tokens_left() <= 0):
-            self.end = "tool_budget"
+            self.end, self.why = "deadline", "the time for searching is over"
+        elif self.ledger.calls_left() <= 0:
+            self.end, self.why = "tool_budget", f"{budget.tool_calls} tool calls are all"
+        elif self.round and self.ledger.tokens_left() <= 0:
+            self.end, self.why = "tool_budget", f"of {budget.tokens} tokens only the answer's own are left"
         return self.end is None
+
+    def begin_first_hop(self) -> "asyncio.Task[SearchResult]":
+        """A search for the raw question, beside the planner; used where the plan asks for just that, and let go otherwise."""
+        self._first_query = query = self.query(self.queries)
+        self._first_begun = self.ledger.budget.clock()
+
+        async def search() -> SearchResult:
+            try:
+                return await self.stages.retriever.search(query)
+            finally:
+                self._first_s = self.ledger.budget.clock() - self._first_begun
+
+        self._first_hop = asyncio.create_task(search())
+        return self._first_hop
+
+    def let_first_hop_go(self) -> None:
+        """Where the plan asked for something else: it is one of the calls that were made all the same, the first."""
+        if self._first_hop is None or self._first_query is None or self._first_outcome is None:
+            return
+        found = self._first_result()
+        self._first_hop.cancel()
+        seconds = self._first_s or self.ledger.budget.clock() - self._first_begun
+        self.ledger.tool_calls.insert(0, called(self._first_query, found, seconds, self._first_outcome))
 
     @property
     def may_link(self) -> bool:
@@ -123,29 +174,45 @@ class Searching:
         return min(self.config.retriever.fetch, wanted)
 
     async def search(self) -> AsyncGenerator[ev.Event]:
-        """One hop over this round's queries. A retriever that fails after the first round leaves the evidence so far; a plan
-        that leaves nothing to search is given up for what the request itself says."""
+        """One hop over this round's queries. A retriever that fails after the first round leaves the evidence so far; a plan's
+        guess that leaves nothing to search is given up for what the request itself says."""
         self.round += 1
         self.searched += [*self.queries, *self._parts()]
         self.tried |= {query_key(query) for query in (*self.queries, *self._parts())}
         async for event in self._searched():
             yield event
-        nothing = self.explain is not None and not self.explain.allowed_rows
-        if (nothing or self._refused is not None) and self.narrowed:
+        while (wider := self._wider()) is not None:
             where = describe_scope(self.scope)
             reason = str(self._refused) if self._refused else f"the plan's {where} left no passage"
-            self.scope = self._own_scope
-            yield self.ledger.fell_back("expander", reason, "the request's own buckets and filters")
-            if len(self.ledger.tool_calls) < self.ledger.budget.tool_calls:
+            self.scope = wider
+            own = "buckets" if self.narrowed else "buckets and filters"
+            yield self.ledger.fell_back("expander", reason, f"the request's own {own}")
+            if self.ledger.calls_left() > 0:
                 async for event in self._searched():
                     yield event
-            else:
+            elif not self.narrowed:
                 await self._use_first_hop()
+                return
+
+    def _wider(self) -> Scope | None:
+        """Where to search instead, where the plan left nothing to be searched: without its buckets, which are a guess; without
+        its filter too where that is none that the index knows, but not where it is what the question said and nothing has."""
+        if not self.narrowed or (self._refused is None and (self.explain is None or self.explain.allowed_rows)):
+            return None
+        own = self._own_scope
+        if self._refused is not None or self.scope.filters == own.filters:
+            return own
+        if self.scope.buckets != own.buckets:
+            return Scope(own.buckets, self.scope.filters)
+        blocking = self.explain.blocking if self.explain else None
+        said = self.plan.filters
+        return own if said is None or blocking is None or without(said, blocking) == said else None
 
     async def _use_first_hop(self) -> None:
         """What the raw question found, where no further search is allowed; it asked for all that the request allows."""
         self.found = None
         if self._first_hop is not None:
+            self._first_outcome = STAND_IN
             try:
                 work = asyncio.shield(self._first_hop)
                 self.found = await self.ledger.call("retrieve", work, self.config.retriever.timeout_s)
@@ -156,42 +223,31 @@ class Searching:
 
     def _parts(self) -> tuple[str, ...]:
         """As far as the tool budget goes."""
-        spare = self.ledger.budget.tool_calls - len(self.ledger.tool_calls) - 1
-        return self.parts[: max(0, spare)]
+        return self.parts[: max(0, self.ledger.calls_left() - 1)]
 
     async def _searched(self) -> AsyncGenerator[ev.Event]:
         asked = [self.queries, *((part,) for part in self._parts())]
-        arguments: list[dict[str, Any]] = [{"queries": list(q), "buckets": list(self.scope.buckets)} for q in asked]
-        for each in arguments:
-            yield ev.ToolCallStart(tool="search_hybrid", arguments=each)
-        start, fault = self.ledger.budget.clock(), None
+        queries = list(map(self.query, asked))
+        for query in queries:
+            yield ev.ToolCallStart(tool=tool_of(query), arguments=arguments_of(query))
+        fault = None
+        spent = [0.0] * len(asked)
         self.found, self._refused = None, None
         results: list[SearchResult | AssayError] = []
         try:
-            results = await self.ledger.call("retrieve", self._hop(asked), self.config.retriever.timeout_s)
+            results = await self.ledger.call("retrieve", self._hop(queries, spent), self.config.retriever.timeout_s)
         except AssayError as error:
             results = [error] * len(asked)
-        spent = round(1000 * (self.ledger.budget.clock() - start), 2)
+        for query, result, seconds in zip(queries, results, spent, strict=True):
+            outcome = result.code if isinstance(result, AssayError) else "ok"
+            call = called(query, None if isinstance(result, AssayError) else result, seconds, outcome)
+            self.ledger.tool_calls.append(call)
+            self.ledger.note("retrieve", f"round {self.round}: {call.hits} hits, {outcome}")
+            yield ev.ToolCallResult(tool=call.tool, hits=call.hits, duration_ms=call.duration_ms, outcome=outcome)
         if isinstance(first := results[0], AssayError):
             fault = first
-            results[0] = (self._first_result() if self.round == 1 and not self.narrowed else None) or first
-        for each, result in zip(arguments, results, strict=True):
-            outcome = result.code if isinstance(result, AssayError) else "ok"
-            hits = 0 if isinstance(result, AssayError) else len(result.hits)
-            if result is results[0] and fault is not None:
-                outcome = fault.code
-            call = ToolCall(
-                tool="search_hybrid",
-                arguments=each,
-                filters=self.scope.filters,
-                index_version=None if isinstance(result, AssayError) else result.index_version,
-                hits=hits,
-                duration_ms=spent,
-                outcome=outcome,
-            )
-            self.ledger.tool_calls.append(call)
-            self.ledger.note("retrieve", f"round {self.round}: {hits} hits, {outcome}")
-            yield ev.ToolCallResult(tool=call.tool, hits=hits, duration_ms=spent, outcome=outcome)
+            if self.round == 1 and not self.narrowed and (instead := self._first_result()) is not None:
+                results[0], self._first_outcome = instead, STAND_IN
         self.found = merged([result for result in results if not isinstance(result, AssayError)])
         self.explain = self.found.explain if self.found else self.explain
         self.index_version = self.found.index_version if self.found else self.index_version
@@ -217,23 +273,30 @@ class Searching:
             if isinstance(result, AssayError) and fault is None:
                 yield self.ledger.fell_back("retriever", result, f"no search for the part '{part[0]}'")
 
-    async def _hop(self, asked: Sequence[tuple[str, ...]]) -> list[SearchResult | AssayError]:
-        """Each search's result or fault, side by side; what the first hop asks already is not asked again."""
-        done = await asyncio.gather(*map(self._found_by, asked), return_exceptions=True)
+    async def _hop(self, queries: Sequence[SearchQuery], spent: list[float]) -> list[SearchResult | AssayError]:
+        """Each search's result or fault, side by side; what the first hop asks already is not asked again. ``spent``: gets the
+        seconds of each, of one that was cancelled too."""
+
+        async def timed(number: int, query: SearchQuery) -> SearchResult:
+            start = self.ledger.budget.clock()
+            work = self._found_by(query)
+            try:
+                return await work
+            finally:
+                own = self._first_s if work is self._first_hop else 0.0
+                spent[number] = max(own, self.ledger.budget.clock() - start)
+
+        done = await asyncio.gather(*itertools.starmap(timed, enumerate(queries)), return_exceptions=True)
         for result in done:
             if isinstance(result, BaseException) and not isinstance(result, AssayError):
                 raise result
         return [result for result in done if isinstance(result, SearchResult | AssayError)]
 
-    def _found_by(self, queries: tuple[str, ...]) -> Awaitable[SearchResult]:
-        if (
-            self.round == 1
-            and self._first_hop is not None
-            and queries == (self.request.question,)
-            and not self.narrowed
-        ):
+    def _found_by(self, query: SearchQuery) -> Awaitable[SearchResult]:
+        if self.round == 1 and self._first_hop is not None and query == self._first_query:
+            self._first_outcome = None
             return self._first_hop
-        return self.stages.retriever.search(self.query(queries))
+        return self.stages.retriever.search(query)
 
     def _first_result(self) -> SearchResult | None:
         """What the hop on the raw question brought, if it is back and did not fail."""

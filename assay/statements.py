@@ -56,10 +56,18 @@ def not_written(reason: str) -> str:
     return f"No search was made for this{f' ({reason})' if reason else ''}, and no answer could be written."
 
 
+def empty(explain: Explain) -> str:
+    """Says which predicate left nothing, and what is there without it."""
+    assert explain.blocking is not None
+    return f"No passage has {describe(explain.blocking)}. Without that filter there are {explain.count_without}."
+
+
 def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Explain | None) -> str:
     """Says that the documents do not answer, and what was searched."""
     if explain is None:
         return "No search could finish within the deadline, so that nothing is known about this question yet."
+    if explain.blocking is not None:
+        return f"{empty(explain)} So the documents do not answer this question."
     where = f"bucket{'s' if len(buckets) > 1 else ''} {', '.join(buckets)}" if buckets else "all buckets"
     tried = "; ".join(f"'{query}'" for query in queries)
     return (

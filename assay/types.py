@@ -521,8 +521,12 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class GenerateEvent:
-    """Exactly one of the four is set; ``usage`` comes last."""
+    """What the prompt has no room for (``left_out``, ``cut``), or exactly one of the others; ``usage`` comes last."""
 
+    left_out: tuple[str, ...] = ()
+    """Slots of the passages that the model does not see."""
+    cut: str | None = None
+    """Slot of the one that it sees the beginning of."""
     draft: Draft | None = None
     reasoning: str = ""
     degraded: Degraded | None = None

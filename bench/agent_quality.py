@@ -66,7 +66,6 @@ class Asking:
             self.retriever,
             LLMReranker(parts.known, parts.tokenizer, config.reranker),
             writer or ExtractGenerator(parts.known, parts.encoder, parts.tokenizer, config.generator),
-            tokenizer=parts.tokenizer,
         )
 
     async def ask(self, row: dict[str, Any], mode: Mode) -> AskResponse:

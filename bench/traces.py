@@ -1,7 +1,8 @@
 """Whole questions to this project's own documentation, as ``docs/traces.md`` shows them, in Markdown on standard output.
 
-``python -m bench.traces "QUESTION" '{"question": "...", "filters": {...}}'``: each a question, or a request's body as JSON. The
-graph is that of ``configs/local.yaml``; ``docs/traces.md`` itself is not in the index, where it would be the best answer.
+``python -m bench.traces "QUESTION" '{"question": "...", "filters": {...}}'``: each a question, or a request's body as JSON, in
+which ``reply`` is what is said to what is asked back. The graph is that of ``configs/local.yaml``; ``docs/traces.md`` itself
+is not in the index, where it would be the best answer.
 """
 
 import argparse
@@ -41,7 +42,12 @@ def main() -> None:
             with httpx.Client(base_url=graph.url, timeout=120) as http:
                 ask(http, {"question": "What is a bucket?"})  # warm
                 for number, asked in enumerate(bodies, 1):
-                    print(section(number, asked, ask(http, asked)), flush=True)
+                    reply = asked.pop("reply", None)
+                    response = ask(http, asked)
+                    print(section(f"## {number}", asked, response), flush=True)
+                    if reply is not None:
+                        again = {"question": reply, "resume": response["clarification"]["resume"]}
+                        print(section("### The reply", again, ask(http, again)), flush=True)
 
 
 def body(question: str) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def ask(http: httpx.Client, asked: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def section(number: int, asked: Mapping[str, Any], response: Mapping[str, Any]) -> str:
+def section(title: str, asked: Mapping[str, Any], response: Mapping[str, Any]) -> str:
     shown = {key: value for key, value in response.items() if key not in _LEFT_OUT and value not in (None, [], {})}
     steps = [f"| {t['step']} | {t['stage']} | {t['summary'].replace('|', chr(92) + '|')} |" for t in response["trace"]]
     refs = [
@@ -62,7 +68,7 @@ def section(number: int, asked: Mapping[str, Any], response: Mapping[str, Any]) 
         for e in response["evidence"]
     ]
     parts = [
-        f"## {number}",
+        title,
         f"```json\n{json.dumps(asked, ensure_ascii=False)}\n```",
         "\n".join(["| step | stage | what |", "|---|---|---|", *steps]),
         f"```json\n{json.dumps(shown, ensure_ascii=False, indent=1)}\n```",

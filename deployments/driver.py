@@ -61,10 +61,9 @@ class Driver:
         agent: DeploymentHandle | None = None,
         model: str = "",
         prompts: Prompts = Prompts(),
-        writer: str = "",
         ingester: DeploymentHandle | None = None,
     ) -> None:
-        """``agent``: an engine that can call tools, and ``model`` its folder or id; ``writer``: that of the generator.
+        """``agent``: an engine that can call tools, and ``model`` its folder or id.
         ``ingester``: without it nothing can be uploaded or deleted."""
         adopt_logs()
         stand_back(config.niceness)
@@ -77,7 +76,6 @@ class Driver:
             generator := RemoteGenerator("generator", reached("generator", generator)),
             None if agent is None else _agent(config, agent, model, prompts),
             answers := answers_of(config.answers),
-            tokenizer_of(writer),
         )
         self._answers = answers
         self._retriever = retriever

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import NamedTuple
 
 from assay.config import GeneratorConfig
 from assay.errors import BadModelOutput
@@ -20,6 +21,14 @@ from assay.types import CompletionRequest, Evidence, GenerateEvent, GenerateRequ
 LEAST_TOKENS = 16
 # What the chat template adds around the messages, at most.
 TEMPLATE_TOKENS = 64
+
+
+class _Shown(NamedTuple):
+    """A passage as the model reads it; not ``whole`` where only its beginning fits."""
+
+    evidence: Evidence
+    text: str
+    whole: bool
 
 
 class WritingGenerator:
@@ -43,7 +52,12 @@ class WritingGenerator:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
         """Raises ``BadModelOutput`` when the model was cut off before its first unit, or broke off."""
-        completion, slots = self._completion(request)
+        completion, shown = self._completion(request)
+        slots = [e.slot for e, _, _ in shown]
+        left_out = tuple(e.slot for e in request.evidence if e.slot not in slots)
+        cut = next((e.slot for e, _, whole in shown if not whole), None)
+        if left_out or cut is not None:
+            yield GenerateEvent(left_out=left_out, cut=cut)
         splitter = Splitter(request.style, slots)
         drafted, reason, started = 0, None, ""
         async with aclosing(self._llm.stream(completion)) as deltas:
@@ -72,18 +86,17 @@ class WritingGenerator:
         elif not drafted:
             raise BadModelOutput("The model wrote no answer.")
 
-    def _completion(self, request: GenerateRequest) -> tuple[CompletionRequest, list[str]]:
+    def _completion(self, request: GenerateRequest) -> tuple[CompletionRequest, list[_Shown]]:
         system = self._systems[request.style]
         asked = f"Question: {inert(request.question)}\nAnswer in {name_of(request.question)}."
         shown = self._shown(request, system, asked)
-        slots = [e.slot for e, _ in shown]
-        evidence = "Evidence:\n" + "\n\n".join(text for _, text in shown) + "\n\n" if shown else ""
+        evidence = "Evidence:\n" + "\n\n".join(text for _, text, _ in shown) + "\n\n" if shown else ""
         turns = [replace(message, content=inert(message.content)) for message in request.history]
         messages = (Message("system", system), *turns, Message("user", evidence + asked))
         completion = CompletionRequest(
             messages, request.answer_tokens, request_id=request.request_id, cache_salt=request.cache_salt
         )
-        return self._bound(completion, request, [e for e, _ in shown]), slots
+        return self._bound(completion, request, [e for e, _, _ in shown]), shown
 
     def _bound(
         self, completion: CompletionRequest, request: GenerateRequest, shown: Sequence[Evidence]
@@ -98,7 +111,7 @@ class WritingGenerator:
             return replace(completion, regex=regex(request.style, [e.slot for e in shown], most))
         return completion
 
-    def _shown(self, request: GenerateRequest, system: str, asked: str) -> list[tuple[Evidence, str]]:
+    def _shown(self, request: GenerateRequest, system: str, asked: str) -> list[_Shown]:
         """The passages that fit, best first, as the model reads them. The question is never cut, the last passage may be.
 
         Raises ``BadModelOutput`` where the question leaves no room for evidence."""
@@ -109,13 +122,13 @@ class WritingGenerator:
             left = min(left, self._context_tokens - request.answer_tokens - fixed)
         if left < LEAST_TOKENS and request.evidence:
             raise BadModelOutput("The question leaves no room for evidence in the model's context.")
-        shown: list[tuple[Evidence, str]] = []
+        shown: list[_Shown] = []
         for e in request.evidence:
             where = " > ".join(dict.fromkeys([e.hit.chunk.title, *e.hit.chunk.heading]))
             whole = f"[{e.slot}] {passage(where)}\n{passage(e.hit.chunk.text)}"
             text = self._tokenizer.truncate(whole, left)
             left -= self._tokenizer.count(text)
-            shown.append((e, text))
+            shown.append(_Shown(e, text, text == whole))
             if left < LEAST_TOKENS:
                 break
         return shown

@@ -110,7 +110,7 @@ class Loop(RuleBasedStateMachine):
         self.budget = Budget(rounds, calls, deadline, 100, 2.0, clock=self.loop.time, tokens=tokens)
         world: Any = self.world
         agent = Agent(world, WordTokenizer(), Registry.of(CONFIG.tools))
-        stages = Stages(world, world, world, world, agent, world, WordTokenizer())
+        stages = Stages(world, world, world, world, agent, world)
         request = AskRequest(question=question, mode=mode, buckets=buckets, filters=filters, style=style)
         asked = {"include": ["tool_calls", "evidence", "state"], "options": AskOptions(**options)}
         self.request = request.model_copy(update=asked)
@@ -249,6 +249,10 @@ class Loop(RuleBasedStateMachine):
         assert len(world.of("search", "document")) - 1 <= budget.tool_calls
         assert all(turn.request.tool_choice == "auto" for turn in turns[:-1])
         for_search = budget.tokens - budget.answer_tokens
+        for call in world.of("plan", "rerank"):
+            assert call.used < for_search, call
+        for call in world.of("agent", "generate", "support"):
+            assert call.used < budget.tokens, call
         for turn in turns:
             assert turn.request.tool_choice == "none" or for_search - turn.used >= LEAST_TOKENS
         if not turns and not world.of("generate") and world.of("grade"):
@@ -309,7 +313,8 @@ class Loop(RuleBasedStateMachine):
         event(f"{response.state.mode if response.state else ''}: {response.status} after {response.rounds} rounds")
         assert response.tool_calls is not None and response.state is not None and response.evidence is not None
         assert response.rounds <= max(self.budget.rounds, 1)
-        assert len(self.world.of("search")) - 1 <= len(response.tool_calls) <= self.budget.tool_calls
+        made = [call for call in response.tool_calls if call.outcome not in ("unused", "stand_in")]
+        assert len(self.world.of("search")) <= len(response.tool_calls) and len(made) <= self.budget.tool_calls
         assert len([e for e in self.events if e.type == "tool_call_start"]) == len(
             [e for e in self.events if e.type == "tool_call_result"]
         )

@@ -112,6 +112,16 @@ async def test_a_choice_continues_the_same_plan_under_its_filter() -> None:
     assert query.filters is None and query.queries == (QUESTION, "why the tides rise")
 
 
+async def test_a_choice_takes_back_the_condition_that_the_question_said() -> None:
+    bench = Asking(filters=PAGE)
+    bench.empty()
+    response, resume = await asked_back(bench)
+    assert response.clarification is not None
+    bench.full()
+    again = await bench.ask(response.clarification.choices[0].label, resume=resume)
+    assert again.status == "answered" and bench.retriever.history[-1].filters is None
+
+
 async def test_a_filter_of_the_replys_own_holds_before_the_choices() -> None:
     bench = Asking()
     bench.empty()

@@ -271,7 +271,7 @@ async def test_what_needs_no_search_is_answered_plainly_and_marked_so() -> None:
 async def test_the_trace_says_why_nothing_was_searched() -> None:
     response = await bench("Hello!", search=False, reason="a greeting").ask("hello", include=["trace", "tool_calls"])
     assert response.trace is not None and "no search: a greeting" in response.trace[0].summary
-    assert response.tool_calls == []
+    assert response.tool_calls is not None and [call.outcome for call in response.tool_calls] == ["unused"]
 
 
 @pytest.mark.parametrize("fields", [{"buckets": ["docs"]}, {"filters": {"field": "page", "op": ">", "value": 0}}])

@@ -76,13 +76,40 @@ class Empty(ListRetriever):
         return SearchResult((), "v1-test", Explain(0, 3, {}, query.filters, 3))
 
 
-@pytest.mark.parametrize("fault", [False, True])
-async def test_a_plan_that_leaves_nothing_is_given_up_and_said(fault: bool) -> None:
+async def test_a_plan_that_the_index_refuses_is_given_up_and_said() -> None:
     made = bench(filters=PLANNED)
-    made.retriever = Empty(fault)
+    made.retriever = Empty(fault=True)
     response = await made.ask()
     assert response.status == "answered" and response.citations
     assert [d.fallback for d in response.degraded] == ["the request's own buckets and filters"]
+
+
+async def test_a_condition_that_the_question_says_and_nothing_has_is_asked_back_about() -> None:
+    """It is never left out unasked: that would be an answer to another question."""
+    made = bench(filters=PLANNED)
+    made.retriever = Empty()
+    response = await made.ask(include=["tool_calls"])
+    assert response.status == "clarify" and response.clarification is not None and response.citations == []
+    assert (response.clarification.blocking, response.clarification.count_without) == (PLANNED, 3)
+    assert [(c.filters, c.count) for c in response.clarification.choices] == [({}, 3)]
+    made = bench(filters=PLANNED)
+    made.retriever = Empty()
+    response = await made.ask(options={"clarify": False})
+    assert response.status == "no_evidence" and response.answer is not None
+    assert "title = Moon" in response.answer.text and "there are 3" in response.answer.text
+
+
+async def test_a_guess_of_buckets_that_leaves_nothing_is_given_up_and_the_condition_is_not() -> None:
+    class Elsewhere(ListRetriever):
+        async def search(self, query: SearchQuery) -> SearchResult:
+            found = await super().search(query)
+            return SearchResult((), "v1-test", Explain(0, 3, {}, PLANNED, 3)) if query.buckets == ("b",) else found
+
+    made = bench(buckets=("b",), filters=PLANNED)
+    made.retriever = Elsewhere(MOON, MARS, SUN)
+    response = await made.ask()
+    assert response.status == "answered" and [d.fallback for d in response.degraded] == ["the request's own buckets"]
+    assert (made.retriever.history[-1].buckets, made.retriever.history[-1].filters) == ((), PLANNED)
 
 
 async def test_a_request_that_leaves_nothing_still_asks_back() -> None:

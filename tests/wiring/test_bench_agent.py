@@ -51,13 +51,20 @@ def test_a_deadline_is_kept_by_whole_answers_that_say_what_they_are() -> None:
 
     partial = body(terminated_by="deadline", status="partial")
     unmarked = body(terminated_by="deadline")
-    answers = [Asked(4.0, 200, body()), Asked(5.2, 200, partial), Asked(5.6, 200, unmarked), Asked(1.0, 503, {})]
+    planner = {"stage": "expander", "reason": "timeout after 1.2 s", "fallback": "the original query alone"}
+    whole = body(degraded=[{**planner, "stage": "answers"}, {**planner, "reason": "3 passages could not be scored"}])
+    answers = [Asked(4.0, 200, whole), Asked(5.2, 200, partial), Asked(5.6, 200, unmarked), Asked(1.0, 503, {})]
     rows: dict[str, Any] = {
         row.name.split(" | ")[-1]: (row.value, row.holds) for row in of_deadline("deadline", answers)
     }
     assert rows["answered, of 4"] == (3, False)
     assert rows["slowest, deadline 5 s"] == (5.6, False)
     assert (rows["cut short by it"][0], rows["cut short, and not marked"]) == (2, (1, False))
+    given_up = [
+        Asked(4.0, 200, body(status=status, degraded=[planner])) for status in ("clarify", "partial", "answered")
+    ]
+    *_, unmarked_row, _ = of_deadline("deadline", given_up)
+    assert (unmarked_row.name.split(" | ")[-1], unmarked_row.value) == ("cut short, and not marked", 1)
 
 
 @pytest.mark.anyio

@@ -16,6 +16,7 @@ from assay.eval.scoring import abstained
 from assay.events import CompletedEvent
 from assay.expand import LLMExpander
 from assay.generate import ExtractGenerator
+from assay.ledger import UNUSED
 from assay.ports import Generator
 from assay.rerank import LLMReranker
 from assay.retrieve import LocalRetriever
@@ -155,7 +156,7 @@ class Progress:
         self.rounds += response.rounds
         self.empty += sum(number not in added for number in range(1, response.rounds + 1))
         seen: set[str] = set()
-        for call in response.tool_calls or []:
+        for call in (c for c in response.tool_calls or [] if c.outcome != UNUSED):
             keys = {query_key(query) for query in call.arguments["queries"]}
             self.repeated += bool(keys) and keys <= seen
             seen |= keys

@@ -197,8 +197,8 @@ def of_deadline(name: str, answers: Sequence[Asked]) -> list[Row]:
 
 
 def _gave_up(a: Asked) -> bool:
-    """Whether a stage was not waited for that an answer is made of. Each one's own time is more than the deadline, so that it was
-    the budget that was over. A plan that was not waited for leaves a whole answer to the question as it stands."""
+    """Whether a stage was not waited for that an answer is made of. Each one's own time is more than the deadline, so that it
+    was the budget that was over. A plan that was not waited for leaves a whole answer to the question as it stands."""
     return any("timeout" in d["reason"] for d in a.body["degraded"] if d["stage"] not in ("answers", "expander"))
 
 

@@ -38,13 +38,30 @@ def questions(tmp_path: Path) -> Path:
     return tmp_path / "questions.jsonl"
 
 
-@pytest.mark.timeout(300)
-def test_modes_of_a_config_compared(tmp_path: Path, questions: Path) -> None:
+def answering(folder: Path, name: str) -> Path:
     raw = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
     application = raw["applications"][0]
     application["import_path"], application["args"] = "tests.wiring.answering_graph:build_app", {}
     application.pop("deployments", None)
-    (tmp_path / "answering.yaml").write_text(yaml.safe_dump(raw))
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(raw))
+    return folder / f"{name}.yaml"
+
+
+@pytest.mark.timeout(300)
+def test_two_configs_compared(tmp_path: Path, questions: Path) -> None:
+    """Each one's graph is started, asked, and ended before the next."""
+    configs: list[str | Path] = ["--config", answering(tmp_path, "one"), "--config", answering(tmp_path, "other")]
+    asked: list[str | Path] = ["--questions", questions, "--limit", "2", "--mode", "agentic", *configs]
+    done = run(*asked, "--traces", tmp_path / "traces", "--json", tmp_path / "found.json")
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "found.json").read_text())["runs"]
+    assert list(runs) == ["one-agentic", "other-agentic"] and "minus one-agentic" in done.stdout
+    assert all(made["ended by"] == {"answered": 2} for made in runs.values())
+
+
+@pytest.mark.timeout(300)
+def test_modes_of_a_config_compared(tmp_path: Path, questions: Path) -> None:
+    answering(tmp_path, "answering")
     words: list[str | Path] = [
         "--questions",
         questions,

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import Mock
@@ -205,6 +206,44 @@ def test_what_may_take_long_is_done_beside_the_loop(index: Path, more: dict[str,
     assert not _searchers(before), "a quick one needs no thread"
     search(r, SearchQuery(("pump water",), buckets=("docs",), **more))
     assert _searchers(before)
+
+
+class Slow:
+    """A dense leg whose every search takes a while of its thread."""
+
+    def __init__(self, leg: Any) -> None:
+        self._leg = leg
+
+    def __getattr__(self, name: str) -> Any:
+        def slowly(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(0.5)
+            return found(*args, **kwargs)
+
+        found = getattr(self._leg, name)
+        return slowly if name.startswith("search") else found
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["a link hop", "many rows"])
+def test_a_search_that_takes_long_holds_up_nobody_else_on_its_loop(
+    index: Path, many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if many:
+        monkeypatch.setattr(retrieve, "_QUICK", 0)
+
+    async def beside() -> tuple[SearchResult, float]:
+        r = retriever(index)
+        segment = r._open().segments[0].segment
+        segment.dense = Slow(segment.dense)
+        asking = asyncio.create_task(r.search(SearchQuery(("pump water",), buckets=("docs",), link_hop=not many)))
+        longest, before = 0.0, time.monotonic()
+        while not asking.done():
+            await asyncio.sleep(0.01)
+            longest, before = max(longest, (now := time.monotonic()) - before), now
+        return asking.result(), longest
+
+    result, longest = asyncio.run(beside())
+    assert result.hits and result.explain.methods["dense"] == "exact"
+    assert longest < 0.4, "the slow leg's half a second was waited for by the loop"
 
 
 def _searchers(before: set[threading.Thread]) -> list[str]:

@@ -1,6 +1,8 @@
 """A plan narrows what a request allows, whoever made it: it never widens it, and is given up where it leaves nothing."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -15,7 +17,7 @@ from assay.schemas import And, AskRequest, Filter, Predicate
 from assay.searching import merged
 from assay.types import BucketInfo, Explain, FieldInfo, Hit, Plan, PlanRequest, Scope, SearchQuery, SearchResult
 from tests.fakes import ListRetriever, WordTokenizer, chunk
-from tests.wiring.loop.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench, Judge, stages_of
+from tests.wiring.loop.test_loop import ENOUGH, MARS, MOON, QUESTION, SUN, Bench, Judge, more, stages_of
 
 pytestmark = pytest.mark.anyio
 
@@ -130,6 +132,32 @@ async def test_parts_are_searched_side_by_side_and_take_turns() -> None:
     ]
     assert response.tool_calls is not None and len(response.tool_calls) == 3
     assert response.evidence is not None and {e.title for e in response.evidence} == {"Moon", "Mars", "Sun"}
+
+
+class Together(ListRetriever):
+    """Answers a search of the round only when all of them are there: one after another would wait for ever."""
+
+    def __init__(self, count: int, first: str) -> None:
+        super().__init__(MOON, MARS, SUN)
+        self._gate, self._first = asyncio.Barrier(count), first
+
+    async def search(self, query: SearchQuery) -> SearchResult:
+        if self._first not in query.queries:
+            async with asyncio.timeout(10):
+                await self._gate.wait()
+        return await super().search(query)
+
+
+async def test_parts_and_follow_ups_are_searched_at_the_same_time() -> None:
+    parts = ("What are the moons of Mars?", "How far is the light of the Sun?")
+    made = bench(sub_questions=parts)
+    made.retriever = Together(2, QUESTION)
+    response = await made.ask()
+    assert response.status == "answered" and response.degraded == []
+    made = Bench(replace(more("Phobos Deimos moons"), beside=("light of the Sun",)), ENOUGH, plan='{"variants": []}')
+    made.retriever = Together(2, QUESTION)
+    response = await made.ask()
+    assert (response.rounds, response.degraded) == (2, [])
 
 
 async def test_parts_stay_within_the_tool_budget() -> None:

@@ -17,6 +17,7 @@ from assay.index.parse import parse
 from assay.index.parse.parsed import dumps
 
 _PR_SET_PDEATHSIG = 1
+_NO_MEMORY = json.dumps({"reason": "memory", "message": "parsing needs more memory than allowed"}).encode()
 
 
 def main() -> None:
@@ -32,7 +33,8 @@ def main() -> None:
     while line := requests.readline():
         head = json.loads(line)
         reply = _reply(requests.read(head["bytes"]), head)
-        replies.write(b"%d\n" % len(reply) + reply)
+        replies.write(b"%d\n" % len(reply))
+        replies.write(reply)
         replies.flush()
 
 
@@ -42,7 +44,7 @@ def _reply(data: bytes, head: dict[str, Any]) -> bytes:
     except ParseFault as e:
         return json.dumps({"reason": e.reason, "message": e.message}).encode()
     except MemoryError:
-        return json.dumps({"reason": "memory", "message": "parsing needs more memory than allowed"}).encode()
+        return _NO_MEMORY  # made before: what the parser holds is not let go until this has returned
     except RecursionError:
         return json.dumps({"reason": "too_large", "message": "the file is nested too deeply"}).encode()
     except Exception as e:  # noqa: BLE001 - whatever a parser trips over is this file's fault, told by name
@@ -50,4 +52,7 @@ def _reply(data: bytes, head: dict[str, Any]) -> bytes:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except MemoryError:
+        os.abort()  # as libraries in C end: the parent knows what it means

@@ -65,6 +65,7 @@ def holds(r: LocalRetriever, files: Mapping[str, str]) -> None:
     legs: tuple[Leg, ...] = ("dense", "sparse")
     for leg in legs:
         hits = search(r, SearchQuery(("marker",), top_k=100, legs=(leg,))).hits
+        assert len(hits) == len(files), "one text of each: an old one beside the new one is one too many"
         assert {hit.chunk.uri: hit.chunk.text for hit in hits} == {
             uri: text.split("\n\n")[1].strip() for uri, text in files.items()
         }

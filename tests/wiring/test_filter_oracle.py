@@ -2,8 +2,11 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from assay import retrieve
+from assay.config import Legs, RetrieverConfig
 from assay.errors import NotFound
+from assay.index import dense, lists, quantised
 from assay.index.buckets import BucketSchema
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
 from assay.retrieve import LocalRetriever
 from assay.schemas import Filter
-from assay.types import DocumentQuery, Leg, SearchQuery
+from assay.types import DocumentQuery, Leg, SearchQuery, SearchResult
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, retriever, search, write
 
@@ -159,31 +165,90 @@ def file_of(document: Document) -> str:
 
 
 Held = tuple[LocalRetriever, list[Document]]
+FIRST, SECOND = documents(1, 60, "first"), documents(2, 30, "second")
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Held:
-    """In several segments: the first bucket comes in three batches, and legs are never built anew."""
-    folder = tmp_path_factory.mktemp("oracle")
-    first, second = documents(1, 60, "first"), documents(2, 30, "second")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dense.Kind, bool], Path]:
+    """Of a kind of dense leg, in one segment or in several: the first bucket comes in three batches, and legs are never built
+    anew."""
     everywhere = BucketSchema.model_validate({"fields": {name: {"type": kind} for name, kind in TYPES.items()}})
     fewer = BucketSchema.model_validate(
         {"fields": {name: {"type": kind} for name, kind in TYPES.items() if name != "open"}}
     )
-    for part in (first[:20], first[20:40], first[40:], second):
-        bucket = part[0]["bucket"]
-        files = {d["uri"]: file_of(d) for d in part}
-        source = write(folder / f"{bucket}-{part[0]['uri']}", files)
-        encoder, schema = WordEncoder(dim=64), everywhere if bucket == "first" else fewer
-        sources = find_sources([source], source)
-        run = Ingestion(
-            Layout(str(folder / "index")), bucket, sources, encoder, encoder.embed_now, DirectParser(), schema=schema
-        )
-        run.run(rebuild_rows=0)
-    opened = retriever(folder / "index", WordEncoder(dim=64))
-    assert opened._reader is not None
-    assert len(opened._reader.segments) > 1
-    return opened, [*first, *second]
+
+    @cache
+    def of(kind: dense.Kind, one: bool) -> Path:
+        folder = tmp_path_factory.mktemp("oracle")
+        for part in (FIRST[:20], FIRST[20:40], FIRST[40:], SECOND):
+            bucket = part[0]["bucket"]
+            files = {d["uri"]: file_of(d) for d in part}
+            source = write(folder / f"{bucket}-{part[0]['uri']}", files)
+            encoder, schema = WordEncoder(dim=64), everywhere if bucket == "first" else fewer
+            sources, layout = find_sources([source], source), Layout(str(folder / "index"))
+            run = Ingestion(layout, bucket, sources, encoder, encoder.embed_now, DirectParser(), schema=schema)
+            run.run(Legs(dense=kind), rebuild_rows=1_000 if one else 0)
+        return folder / "index"
+
+    return of
+
+
+def opened(index: Path, config: RetrieverConfig, segments: int) -> LocalRetriever:
+    r = retriever(index, WordEncoder(dim=64), config)
+    assert r._reader is not None
+    assert len(r._reader.segments) == segments
+    return r
+
+
+@pytest.fixture(scope="module")
+def held(index: Callable[[dense.Kind, bool], Path]) -> Held:
+    return opened(index("flat", False), RetrieverConfig(), 4), [*FIRST, *SECOND]
+
+
+@dataclass(frozen=True)
+class World:
+    """How passages are searched. ``narrow``: a leg gives three of them, and approximate ones look no further than they must."""
+
+    kind: dense.Kind
+    lead_weight: float = 0.0
+    narrow: bool = False
+    at_once: bool = False
+    """Two searches over one segment, whose legs are one compiled loop in another thread."""
+
+
+WORLDS = {
+    "all rows": World("flat"),
+    "lists": World("ivf"),
+    "lists, narrow": World("ivf", narrow=True),
+    "lists, at once": World("ivf", at_once=True),
+    "lists, at once, narrow": World("ivf", narrow=True, at_once=True),
+    "codes": World("sq8"),
+    "codes, narrow": World("sq8", narrow=True),
+    "graph": World("hnsw"),
+    "graph, narrow": World("hnsw", narrow=True),
+    "leads": World("flat", 1.0),
+    "leads, narrow": World("flat", 1.0, narrow=True),
+    "leads over lists, narrow": World("ivf", 1.0, narrow=True),
+}
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def world(
+    request: pytest.FixtureRequest, index: Callable[[dense.Kind, bool], Path]
+) -> Iterator[tuple[World, LocalRetriever]]:
+    """The thresholds are those of large collections; here nothing is too small for lists, codes and other threads."""
+    one = WORLDS[request.param]
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((dense, "_INDEXED"), (lists, "FEW"), (quantised, "FEW"), (quantised, "_SHARE")):
+            patch.setattr(module, name, 0)
+        if one.narrow:
+            for module in (lists, quantised):
+                patch.setattr(module, "wanted_rows", lambda count, k: min(count, k))
+        if one.at_once:
+            patch.setattr(retrieve, "_BESIDE", 0)
+            patch.setattr(retrieve, "_BESIDE_OTHERS", 0)
+        config = RetrieverConfig(lead_weight=one.lead_weight, lead_documents=2, fetch=3 if one.narrow else 100)
+        yield one, opened(index(one.kind, one.at_once), config, 1 if one.at_once else 4)
 
 
 def parsed(filters: Mapping[str, Any]) -> Filter:
@@ -198,26 +263,50 @@ def parsed(filters: Mapping[str, Any]) -> Filter:
     legs=st.sampled_from([("dense",), ("sparse",), ("dense", "sparse")]),
     link_hop=st.booleans(),
 )
-def test_every_leg_finds_what_the_filter_allows_and_nothing_else(
-    held: Held, tree: dict[str, Any], buckets: tuple[str, ...], legs: tuple[Leg, ...], link_hop: bool
+def test_every_path_finds_what_the_filter_allows_and_nothing_else(
+    world: tuple[World, LocalRetriever],
+    tree: dict[str, Any],
+    buckets: tuple[str, ...],
+    legs: tuple[Leg, ...],
+    link_hop: bool,
 ) -> None:
-    r, all_documents = held
+    of, r = world
+    all_documents = [*FIRST, *SECOND]
     wanted = {
         (d["bucket"], d["uri"]) for d in all_documents if (not buckets or d["bucket"] in buckets) and holds(tree, d)
     }
     queries = ("pump", "water of the lease", "rent supply")  # a question and its variants
-    facets = ("kind", "tags")
+    facets = () if of.at_once or of.narrow else ("kind", "tags")
     query = SearchQuery(queries, buckets, parsed(tree), legs=legs, top_k=100, facets=facets, link_hop=link_hop)
-    result = search(r, query)
-    found = {(hit.chunk.bucket, hit.chunk.uri) for hit in result.hits}
-    assert result.explain.allowed_rows == len(wanted)
-    assert found == wanted  # every document holds a word of the queries: both legs reach each
-    kinds = Counter(d["kind"] for d in all_documents if (d["bucket"], d["uri"]) in wanted and d["kind"])
-    assert {v.value: v.count for v in result.facets["kind"].values} == kinds
-    tags = Counter(tag for d in all_documents if (d["bucket"], d["uri"]) in wanted for tag in d["tags"])
-    assert {v.value: v.count for v in result.facets["tags"].values} == tags
-    if not wanted:
-        assert result.explain.blocking is not None
+    for result in asyncio.run(asked(r, query, 2 if of.at_once else 1)):
+        found = {(hit.chunk.bucket, hit.chunk.uri) for hit in result.hits}
+        assert found <= wanted
+        assert result.explain.allowed_rows == len(wanted)
+        assert result.explain.methods["dense"] == method(of, legs, len(wanted))
+        if not of.narrow:
+            assert found == wanted  # every document holds a word of the queries: both legs reach each
+        for leg in legs:
+            assert sum(leg in hit.ranks for hit in result.hits) >= min(3 if of.narrow else 100, len(wanted))
+        if facets:
+            kinds = Counter(d["kind"] for d in all_documents if (d["bucket"], d["uri"]) in wanted and d["kind"])
+            assert {v.value: v.count for v in result.facets["kind"].values} == kinds
+            tags = Counter(tag for d in all_documents if (d["bucket"], d["uri"]) in wanted for tag in d["tags"])
+            assert {v.value: v.count for v in result.facets["tags"].values} == tags
+        if not wanted:
+            assert result.explain.blocking is not None
+        elif of.lead_weight:
+            assert result.explain.methods["lead"] == "exact"
+
+
+async def asked(r: LocalRetriever, query: SearchQuery, times: int) -> list[SearchResult]:
+    return await asyncio.gather(*(r.search(query) for _ in range(times)))
+
+
+def method(of: World, legs: Sequence[Leg], allowed: int) -> str:
+    """What the dense leg of a world does; the approximate ones never compare all rows."""
+    if "dense" not in legs or not allowed:
+        return "skipped"
+    return "exact" if of.kind == "flat" else "index"
 
 
 def test_the_link_hop_is_among_the_paths(held: Held) -> None:

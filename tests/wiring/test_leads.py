@@ -7,8 +7,9 @@ import pytest
 
 from assay.config import RetrieverConfig
 from assay.schemas import Predicate
-from assay.types import SearchQuery
+from assay.types import Leg, SearchQuery
 from tests.wiring.index.builders import found, ingest, retriever, search, write
+from tests.wiring.index.pdf import pdf
 
 FILLER = "\n\n".join(f"# Part {n}\n\n{'General words about a matter that nobody asks for. ' * 12}" for n in range(6))
 NAMES = ("acme", "bolt", "zeta", "yota", "omega")
@@ -63,6 +64,23 @@ def test_filters_and_buckets_bind_it(index: Path, legs: Any, fusion: Any) -> Non
         assert result.hits
         assert set(found(result)) <= allowed
         assert result.explain.methods["lead"] == "exact"
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 2), (2, 4), (4, 6), (3, 3)])
+def test_a_filter_on_pages_binds_what_is_looked_into(tmp_path: Path, first: int, last: int) -> None:
+    """A document of which a part is allowed leads to that part alone."""
+    (tmp_path / "files").mkdir()
+    for name in ("zeta", "yota"):
+        (tmp_path / "files" / f"{name}.pdf").write_bytes(pdf(f"(The law of the contract by {name}.) Tj", pages=6))
+    ingest(tmp_path / "files", tmp_path / "index")
+    r = retriever(tmp_path / "index", config=LED.model_copy(update={"fetch": 1}))
+    legs: list[tuple[Leg, ...]] = [("dense",), ("sparse",), ("dense", "sparse")]
+    for of in legs:
+        pages = Predicate(field="page", op="between", value=[first, last])
+        hits = search(r, SearchQuery(("contract by zeta",), filters=pages, legs=of, top_k=50)).hits
+        found_pages = {hit.chunk.page for hit in hits}
+        assert found_pages <= set(range(first, last + 1))
+        assert first > 3 or found_pages == set(range(first, last + 1)), "the whole of it is looked into"
 
 
 def test_within_one_document_it_changes_nothing(index: Path) -> None:

@@ -406,7 +406,7 @@ class Run(Searching):
         return bool(fresh)
 
     def decided(self) -> bool:
-        """Whether the search ends here. A query that was tried before is never run again: that ends it too."""
+        """Whether the search ends here. A query of an earlier round is not asked again: that ends it too."""
         grade = self.grade
         assert grade is not None
         if grade.verdict == "clarify":

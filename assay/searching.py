@@ -101,7 +101,7 @@ class Searching:
         self.round = 0
         self.index_version: str | None = None
         self.searched: list[str] = []
-        self.tried: set[str] = set()  # normalised queries, none of which is run again
+        self.tried: set[str] = set()  # normalised queries, none of which a later round asks
         self._first_hop: asyncio.Task[SearchResult] | None = None
         self._first_query: SearchQuery | None = None
         self._first_begun = self._first_s = 0.0

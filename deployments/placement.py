@@ -1,7 +1,7 @@
 """Where a stage runs: in a deployment of its own, or in the replica of the driver, without a hop.
 
 Expander, Reranker and Generator compute little themselves: their engines do. Beside engines of one machine a hop to each costs
-more than it brings (docs/adr/0019).
+more than it brings (docs/adr/0020).
 """
 
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ray
 import ray.data
@@ -41,6 +41,7 @@ class Job:
     cache: Path
     limits: Limits
     passwords: tuple[str, ...]
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def __repr__(self) -> str:
         return f"Job({self.bucket!r}, {self.embedder!r})"
@@ -74,7 +75,7 @@ def _read(job: Job, sources: Sequence[Source], known: Mapping[str, str]) -> Iter
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False  # the run has its own
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    actors = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    actors = actors_of(ray.cluster_resources(), job.device)
     blocks = min(_MOST_BLOCKS, math.ceil(len(sources) / _FILES))
     held = [(source, known.get(doc_id_of(job.bucket, source.uri))) for source in sources]
     files = ray.data.from_items([{"file": pickle.dumps(item)} for item in held], override_num_blocks=blocks)
@@ -83,7 +84,7 @@ def _read(job: Job, sources: Sequence[Source], known: Mapping[str, str]) -> Iter
         fn_constructor_args=(job,),
         batch_size=_FILES,
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(actors, blocks)),
-        num_cpus=1,
+        num_gpus=1 if job.device == "cuda" else None,  # Ray hides GPUs from whoever asks for none; one CPU each anyhow
     )
     try:
         for row in done.iter_rows():
@@ -92,11 +93,19 @@ def _read(job: Job, sources: Sequence[Source], known: Mapping[str, str]) -> Iter
         raise SetupError(f"the cluster failed ({type(e).__name__}): {str(e).strip().splitlines()[-1]}", "ray") from e
 
 
+def actors_of(resources: Mapping[str, float], device: Literal["cpu", "cuda"]) -> int:
+    """How many a cluster has room for. Raises ``SetupError`` where it has no GPU and needs one: Ray would wait for it."""
+    cpus, gpus = (int(resources.get(name, 0)) for name in ("CPU", "GPU"))
+    if device == "cuda" and not gpus:
+        raise SetupError("index.embed_device is 'cuda', and the Ray cluster has no GPU", "index.embed_device")
+    return max(1, min(cpus, gpus) if device == "cuda" else cpus)
+
+
 class _Worker:
     """One actor: a parsing child and an embedder of its own."""
 
     def __init__(self, job: Job) -> None:
-        encoder = SentenceEmbedder(resolve_model(job.embedder, job.cache))
+        encoder = SentenceEmbedder(resolve_model(job.embedder, job.cache), job.device)
         parser = Parser(job.limits, job.passwords)
         self._run = Ingestion(Layout("unused"), job.bucket, (), encoder, encoder.embed_now, parser)
 

@@ -206,7 +206,8 @@ class _How:
             yield None
             return
         bulk = import_module("deployments.bulk")
-        job = bulk.Job(self.bucket, self.index.embedder, Path(AppConfig().cache), Limits(), self.passwords)
+        cache, device = Path(AppConfig().cache), self.index.embed_device
+        job = bulk.Job(self.bucket, self.index.embedder, cache, Limits(), self.passwords, device)
         with bulk.reads(self.ray, job) as found:
             yield found
 
@@ -249,7 +250,8 @@ def _run(paths: list[Path], base: Path | None, how: _How, described: _Described,
     sources = find_sources(paths, base)
     given = described.given(sources)
     layout = Layout(how.index.uri)
-    encoder = SentenceEmbedder(resolve_model(how.index.embedder, Path(AppConfig().cache)), how.index.embed_device)
+    device = how.index.embed_device if how.ray is None else "cpu"  # a cluster embeds; here its model is only named
+    encoder = SentenceEmbedder(resolve_model(how.index.embedder, Path(AppConfig().cache)), device)
     with Parser(passwords=how.passwords) as parser:
         schema = described.wanted(sources, given, parser, notes)
         with how.extracting.extract() as extract, how.reads() as reads, Meter(notes) as meter:

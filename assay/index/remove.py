@@ -1,4 +1,8 @@
-"""Documents out of an index, by their names or ids. What is published without them is acknowledged; nothing returns them."""
+"""Documents out of an index, by their names or ids, and a snapshot without them.
+
+Whoever opens the index after that finds nothing of them. A graph that serves it meanwhile takes the snapshot up with its
+retrievers' next look, which begins up to ``index.poll_s`` later; only ``DELETE /v1/documents`` waits for that before answering.
+"""
 
 from collections.abc import Sequence, Set
 

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msoffcrypto.format.ooxml import OOXMLFile
@@ -76,10 +77,15 @@ def test_keys_come_from_the_command_then_the_file(tmp_path: Path) -> None:
 
 
 def test_progress_is_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "_LINE_S", 0.0)
+    """One in ten seconds, with the rate so far, and the time that the rest takes at it."""
+    clock = iter([100.0, 104.0, 110.0, 119.0, 120.0])
+    monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     out = io.StringIO()
     with meter.Meter(Console(file=out)) as shown:
-        shown.show(Progress(2, 10, 50, 100, 7))
-    assert out.getvalue().startswith("2 of 10 files, ")
-    assert out.getvalue().endswith(" s left\n")
-    assert "\x1b" not in out.getvalue()
+        shown.show(Progress(1, 10, 10, 100, 3))
+        shown.show(Progress(2, 10, 25, 100, 7))
+        shown.show(Progress(3, 10, 30, 100, 8))
+        shown.show(Progress(4, 10, 50, 100, 33))
+    assert out.getvalue() == (
+        "2 of 10 files, 0.7 passages/s, about 30 s left\n4 of 10 files, 1.6 passages/s, about 20 s left\n"
+    )

@@ -4,6 +4,7 @@ The ingester's work runs here in this process, with the parser's child and an en
 """
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from msoffcrypto.format.ooxml import OOXMLFile
 
 from assay.config import DocumentsConfig
 from assay.documents.shapes import Job
@@ -21,6 +23,7 @@ from assay.index.ingest import Ingestion
 from deployments.api import make_api
 from tests.wiring.documents_bench import PDF, PUMP, Bench, ended, hits, sent, uploaded
 from tests.wiring.index.builders import OUTSIDE, DirectParser
+from tests.wiring.index.test_formats import workbook
 from tests.wiring.index.test_updates import contents
 from tests.wiring.local_driver import LocalDriver
 from tests.wiring.test_api import error_of, in_process, until
@@ -83,6 +86,14 @@ async def test_what_is_wrong_with_one_file_is_its_own(http: httpx.AsyncClient) -
     assert (files["broken.pdf"].reason, files["photo.jpg"].reason) == ("malformed", "unsupported")
     assert "photo" not in files["photo.jpg"].message and "/" not in files["broken.pdf"].message
     assert await hits(http, "Word1") == ["1.md"]
+
+
+async def test_an_upload_takes_no_password(http: httpx.AsyncClient) -> None:
+    """So that what is encrypted is told, and the rest is in."""
+    locked = io.BytesIO()
+    OOXMLFile(io.BytesIO(workbook())).encrypt("sesame", locked)
+    done = await ended(http, await uploaded(http, "docs", ("locked.xlsx", locked.getvalue()), PUMP))
+    assert [(f.outcome, f.reason) for f in done.files] == [("failed", "encrypted"), ("ingested", "")]
 
 
 async def test_two_uploads_at_once_are_both_in(http: httpx.AsyncClient) -> None:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from assay.budget import Budget
-from assay.config import RerankerConfig, RerankMethod
+from assay.config import RerankerConfig, RerankMethod, RetrieverConfig
 from assay.errors import InvalidFilter, StageUnavailable
 from assay.events import CompletedEvent
 from assay.generate import WritingGenerator
@@ -192,6 +192,19 @@ async def test_the_strategy_chooses_the_legs(strategy: str, legs: tuple[str, ...
     await made.ask()
     query = made.retriever.history[-1]
     assert query.legs == legs and query.link_hop is (strategy == "semantic")
+
+
+@pytest.mark.parametrize(("allowed", "wanted"), [(True, True), (True, False), (False, True)])
+async def test_the_link_hop_is_part_of_every_search_from_the_first_on(allowed: bool, wanted: bool) -> None:
+    """No grade has to ask for more before a document is found by its mention; and nothing turns on what is switched off."""
+    made = Bench(more("Phobos Deimos moons"), ENOUGH, plan='{"variants": ["why is the ocean rising"]}')
+    made.config = made.config.model_copy(update={"retriever": RetrieverConfig(link_hop=allowed)})
+    response = await made.ask(options={"link_hop": wanted}, include=["tool_calls"])
+    raw, planned, followed = made.retriever.history
+    assert (raw.queries, planned.queries[1:]) == ((QUESTION,), ("why is the ocean rising",)) and response.rounds == 2
+    assert [query.link_hop for query in (raw, planned, followed)] == [allowed and wanted] * 3
+    assert response.tool_calls is not None
+    assert [call.arguments["link_hop"] for call in response.tool_calls] == [allowed and wanted] * 3
 
 
 async def test_the_planner_is_told_what_the_request_may_see() -> None:

@@ -81,6 +81,12 @@ class Conversation:
         self._specs = self._agent.tools.specs([bucket.name for bucket in buckets])
         self._tokens_left = self._room(self._opening(buckets, ""))
         first = run.found.hits[: top_k(run.request, run.config)] if run.found else ()
+        if self._tokens_left < LEAST_TOKENS:  # whatever it would be shown: nothing fits
+            if fresh := run.evidence.new(first):
+                yield self._added(fresh)
+            why = f"a context of {self._agent.context_tokens} tokens has no room for passages beside the tools"
+            yield self._ledger.fell_back("agent", why, "an answer from the evidence so far")
+            return
         hits = self._fitting(first, self._tokens_left // 2)
         if hits:
             yield self._added(hits)

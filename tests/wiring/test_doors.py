@@ -61,6 +61,30 @@ def test_one_answer_by_every_door(graph: LocalGraph) -> None:
     assert set(found.values()) == {found["HTTP"]}
 
 
+def test_questions_that_take_for_ever_hold_up_nobody(graph: LocalGraph, watch: Watch) -> None:
+    """One in planning and one in scoring; others are answered beside them, and so is who looks whether the graph lives."""
+
+    async def beside() -> list[tuple[str, int]]:
+        async with clients(graph.url) as http:
+            words = [f"{QUESTION} {word}" for word in (STAYS, WORKS)]
+            slow = [asyncio.create_task(http.post("/v1/answers", json={"question": text})) for text in words]
+            try:
+                await asyncio.to_thread(watch.until, lambda: watch.engine() == len(slow))
+                async with asyncio.timeout(60):
+                    replies = [await http.post("/v1/answers", json={"question": QUESTION}) for _ in range(4)]
+                    replies += [await http.get("/healthz") for _ in range(4)]
+                assert await asyncio.to_thread(watch.engine) == len(slow), "they are still at it"
+                assert not any(task.done() for task in slow)
+            finally:
+                for task in slow:
+                    task.cancel()
+                await asyncio.gather(*slow, return_exceptions=True)
+            return [(reply.json()["status"], reply.status_code) for reply in replies]
+
+    assert asyncio.run(beside()) == [("answered", 200)] * 4 + [("ok", 200)] * 4
+    watch.until(lambda: watch.left().nothing)
+
+
 def test_two_hundred_that_drop_leave_nothing(graph: LocalGraph, watch: Watch) -> None:
     asyncio.run(drop(graph.url, 200))  # what a first rush leaves open for the next is not lost
     watch.until(lambda: watch.left().nothing)

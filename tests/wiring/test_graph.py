@@ -1,5 +1,8 @@
 """The real wiring and the real deployments under local testing mode: one process, no cluster, a scripted engine."""
 
+import asyncio
+import re
+import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -9,6 +12,7 @@ from ray import serve
 from assay.config import (
     AnswersConfig,
     AppConfig,
+    EngineConfig,
     ExpanderConfig,
     GeneratorConfig,
     IndexConfig,
@@ -17,8 +21,9 @@ from assay.config import (
 )
 from assay.errors import NotFound, StageUnavailable, UnknownBucket
 from assay.events import CompletedEvent
+from assay.llm.tools import checked
 from assay.models import embedder_path
-from assay.schemas import AskRequest, AskResponse, SearchRequest
+from assay.schemas import AskRequest, AskResponse, SearchRequest, Usage
 from assay.types import Completion, CompletionRequest, Delta, ScoreRequest, Scores
 from deployments.remote import RemoteDriver, Reply, reply
 from graph import wire
@@ -30,6 +35,40 @@ PAGES = {
     "mars.md": "# Mars\n\nMars has two small moons that are called Phobos and Deimos. Its soil is red from iron.",
 }
 QUESTION = "What causes the ocean tides on Earth?"
+HELD = "What does Mars have at its slow poles?"
+LOOKED_FOR = "Phobos and Deimos"
+
+
+class Hold:
+    """Keeps the engine at the plan of the question ``HELD`` until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.go = threading.Event(), threading.Event()
+        self.holding = 0
+
+    async def __call__(self, request: CompletionRequest) -> None:
+        if HELD not in request.messages[-1].content:
+            return
+        self.holding += 1
+        self.reached.set()
+        try:
+            while not self.go.is_set():
+                await asyncio.sleep(0.01)
+        finally:
+            self.holding -= 1
+
+
+HOLD = Hold()
+
+
+def talk(request: CompletionRequest) -> Completion:
+    """Searches once, and answers with what that brought: the slot is where the passage stands in the conversation."""
+    if request.messages[-1].role != "tool":
+        use = checked(request.tools, "call_1", "search_hybrid", f'{{"query": "{LOOKED_FOR}", "top_k": 1}}')
+        return Completion("", "stop", Usage(llm_calls=1), "", (use,))
+    passages = "\n".join(message.content for message in request.messages)
+    (slot,) = set(re.findall(rf"\[(E\d+)\][^\[]*{LOOKED_FOR}", passages))
+    return Completion(f"Mars has two small moons that are called {LOOKED_FOR} [{slot}].", "stop", Usage(llm_calls=1))
 
 
 class _ScriptedEngine:
@@ -41,6 +80,9 @@ class _ScriptedEngine:
 
     async def complete(self, request: CompletionRequest) -> Reply[Completion]:
         self._check()
+        if request.tools:
+            return Reply(talk(request), 0.0)
+        await HOLD(request)
         return await reply(self._llm.complete(request))
 
     async def score(self, request: ScoreRequest) -> Reply[Scores]:
@@ -78,6 +120,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(index: Path, tokenizer: str, down: bool, placement: Placement) -> RemoteDriver:
     args = AppConfig(
+        engines={"small": EngineConfig(tool_parser="hermes", max_model_len=8192)},  # the tools' schemas take 2,500
         index=IndexConfig(uri=str(index)),
         expander=ExpanderConfig(skip_simple=False, placement=placement),
         reranker=RerankerConfig(placement=placement),
@@ -155,3 +198,43 @@ def test_a_bad_request_by_handle_raises_its_own_error(driver: tuple[RemoteDriver
     with pytest.raises(UnknownBucket) as caught:
         ask(graph, buckets=["contrcats"])
     assert caught.value.allowed == ("docs",)
+
+
+def test_a_model_calls_tools_through_the_graph_and_answers(driver: tuple[RemoteDriver, bool]) -> None:
+    """Its calls, their results and its answer go through handles; without it the generator answers, and that is said."""
+    graph, down = driver
+    response = ask(graph, mode="tools", include=["tool_calls", "evidence"], buckets=["docs"])
+    assert (response.status, response.terminated_by) == ("answered", "answered")
+    assert response.tool_calls is not None and response.answer is not None
+    assert {call.index_version for call in response.tool_calls} == {response.index_version}
+    made = [(call.tool, call.outcome, call.arguments.get("query")) for call in response.tool_calls]
+    assert made[0] == ("search_hybrid", "ok", None) and response.tool_calls[0].arguments["queries"] == [QUESTION]
+    for citation in response.citations:
+        start, end = citation.span
+        assert PAGES[citation.uri][start:end] == citation.quote
+    assert ("agent" in {d.stage for d in response.degraded}) == down
+    if down:
+        assert len(made) == 1 and {c.uri for c in response.citations} == {"moon.md"}
+    else:
+        assert made[1:] == [("search_hybrid", "ok", LOOKED_FOR)] and response.usage.llm_calls == 2
+        assert [c.uri for c in response.citations] == ["mars.md"] and LOOKED_FOR in response.answer.text
+
+
+@pytest.mark.parametrize("driver", [False], indirect=True, ids=["engine up"])
+def test_a_question_whose_stage_is_slow_holds_up_no_other(driver: tuple[RemoteDriver, bool]) -> None:
+    """What is held is the plan, wherever the expander is; were the others to wait for it, it would have been given up."""
+    graph, _ = driver
+    HOLD.reached.clear()
+    HOLD.go.clear()
+    try:
+        slow = graph._handle.ask.remote(AskRequest(question=HELD, mode="agentic"))
+        assert HOLD.reached.wait(60)
+        others = [graph._handle.ask.remote(AskRequest(question=QUESTION, mode=m)) for m in ("pipeline", "agentic")]
+        assert [other.result(timeout_s=60).status for other in others] == ["answered"] * 2
+        found = graph._handle.search.remote(SearchRequest(question=QUESTION, top_k=1)).result(timeout_s=60)
+        assert [hit.uri for hit in found.hits] == ["moon.md"]
+        assert HOLD.holding == 1, "it still waits"
+    finally:
+        HOLD.go.set()
+    last = slow.result(timeout_s=60)
+    assert last.usage.llm_calls and "expander" not in {d.stage for d in last.degraded}, "it got its plan after all"

@@ -97,6 +97,16 @@ def outcomes(response: AskResponse) -> list[str]:
     return [call.outcome for call in response.tool_calls]
 
 
+async def test_a_context_without_room_for_passages_is_said_and_the_generator_answers() -> None:
+    """It once left all of them out, and told that the documents do not answer."""
+    table = Table(SAID)
+    table.agent = replace(table.agent, context_tokens=600)
+    response = await table.ask()
+    assert response.status == "answered" and response.citations and table.talk.history == []
+    assert [(d.stage, d.fallback) for d in response.degraded] == [("agent", "an answer from the evidence so far")]
+    assert "600 tokens" in response.degraded[0].reason
+
+
 async def test_what_the_first_search_found_may_be_enough() -> None:
     table = Table(SAID)
     response = await table.ask()

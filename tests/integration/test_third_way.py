@@ -1,4 +1,4 @@
-"""The real graph by its other doors: a file of questions, an answer asked again, and a model that calls the tools itself."""
+"""The real graph by its other doors: a file of questions, an answer asked again, and a conversation with tools."""
 
 import json
 from pathlib import Path
@@ -34,13 +34,13 @@ def test_a_file_of_questions_is_answered_and_one_of_them_asked_again(running: Ru
     assert told["then"]["index_version"] == told["now"]["index_version"] == answered[0]["index_version"]
 
 
-def test_the_model_calls_the_tools_within_their_bounds(running: Running) -> None:
-    """What it makes of them is its own affair: the model is small. Where it fails, the generator answers, and that is said."""
+def test_mode_tools_in_a_context_that_has_no_room_for_it_is_answered_all_the_same(running: Running) -> None:
+    """The tools' schemas alone take most of this model's context: that is said, and the generator answers."""
     response = ask(running, QUESTIONS[0]["question"], mode="tools", include=["tool_calls", "trace", "evidence"])
-    assert response.terminated_by in ("answered", "rounds", "tool_budget", "no_evidence")
-    assert response.rounds <= 10 and response.tool_calls is not None and response.trace is not None
+    assert response.status == "answered" and response.citations and response.tool_calls is not None
     assert response.tool_calls[0].tool == "search_hybrid" and response.tool_calls[0].outcome == "ok"
-    assert any(step.stage == "agent" for step in response.trace), "the model was asked"
+    (agent,) = (d for d in response.degraded if d.stage == "agent")
+    assert "2048 tokens" in agent.reason and agent.fallback == "an answer from the evidence so far"
     assert_citations_stand(response)
 
 

@@ -69,7 +69,6 @@ def _evidence(rank: int, uri: str) -> EvidenceRef:
 
 
 def build_app(args: dict[str, Any]) -> Application:
-    """``args``: of ``IngressConfig``."""
     options = {"num_cpus": max(2, os.cpu_count() or 2) - 0.5}  # a batch has less than one beside the real engine, too
     driver: Any = serve.deployment(Answering, ray_actor_options=options, max_ongoing_requests=64).bind()
-    return Ingress.bind(IngressConfig(**args), driver)  # type: ignore[attr-defined]
+    return Ingress.bind(IngressConfig(), driver)  # type: ignore[attr-defined]

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -22,7 +21,6 @@ from deployments.local import LocalGraph
 
 ROOT = Path(__file__).parents[2]
 COUNT = 12
-PLACES = 3  # of this graph, for questions of handles; as many others are for HTTP
 SHOWN = {"citations", "degraded", "usage"}
 
 
@@ -31,8 +29,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Any) 
     folder = tmp_path_factory.mktemp("graph")
     raw = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
     application = raw["applications"][0]
-    application["import_path"] = "tests.wiring.answering_graph:build_app"
-    application["args"] = {"max_ongoing": PLACES}
+    application["import_path"], application["args"] = "tests.wiring.answering_graph:build_app", {}
     application.pop("deployments", None)
     (folder / "local.yaml").write_text(yaml.safe_dump(raw))
     environ = {"PYTHONPATH": str(ROOT)}
@@ -46,11 +43,6 @@ def graph(tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Any) 
 def started(graph: LocalGraph, *words: str | Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "assay", "batch", *map(str, words), "--address", graph.address]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def done_in(partial: Path) -> int:
-    """Rows that have their line."""
-    return partial.read_bytes().count(b"\n") - 1 if partial.exists() else 0
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -95,27 +87,6 @@ def test_killed_stopped_and_gone_on_with(graph: LocalGraph, tmp_path: Path) -> N
         assert set(line) >= SHOWN and line["citations"] == line["degraded"] == []
         question, _, at_once = line["answer"].partition(" [")
         assert question == f"What is {n}?" and int(at_once.split()[0]) <= 2, "no more at once than was allowed"
-
-
-def test_a_batch_leaves_room_for_who_asks_meanwhile(graph: LocalGraph, tmp_path: Path) -> None:
-    """It asks more at once than there are places for handles, and waits for those: nobody at a screen is turned away."""
-    source, out, partial = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
-    rows = [{"question": f"What is {n}?"} for n in range(40)]
-    source.write_text("\n".join(map(json.dumps, rows)))
-    with httpx.Client(base_url=graph.url, timeout=60, trust_env=False) as http:
-        http.post("/v1/answers", json={"question": "Who is first?"})  # this graph refuses its first caller
-        with started(graph, source, out, "--concurrency", str(PLACES + 2)) as run:
-            while not done_in(partial):
-                assert run.poll() is None, run.communicate()
-                time.sleep(0.02)
-            replies = [http.post("/v1/answers", json={"question": "Who is there?"}) for _ in range(3)]
-            done = done_in(partial)
-            assert run.poll() is None and 0 < done < len(rows), "they were answered before the batch ended"
-            _, err = run.communicate(timeout=240)
-    assert [reply.status_code for reply in replies] == [200] * 3
-    assert run.returncode == 0 and f"{len(rows)} of {len(rows)} rows answered, 0 failed" in err, err
-    at_once = [int(line["answer"].partition(" [")[2].split()[0]) for line in lines(out)]
-    assert max(at_once) <= PLACES + 1, "a batch has the handles' places, and who asks meanwhile one more"
 
 
 @pytest.mark.parametrize(("name", "written"), [("in.csv", "out.parquet"), ("in.parquet", "out.jsonl")])

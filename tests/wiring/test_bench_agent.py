@@ -60,9 +60,12 @@ def test_a_deadline_is_kept_by_whole_answers_that_say_what_they_are() -> None:
     assert rows["answered, of 4"] == (3, False)
     assert rows["slowest, deadline 5 s"] == (5.6, False)
     assert (rows["cut short by it"][0], rows["cut short, and not marked"]) == (2, (1, False))
+    reranker = {**planner, "stage": "reranker", "fallback": "fused order, top 3"}
     given_up = [
-        Asked(4.0, 200, body(status=status, degraded=[planner])) for status in ("clarify", "partial", "answered")
+        Asked(4.0, 200, body(status=status, degraded=[planner, reranker]))
+        for status in ("clarify", "partial", "answered")
     ]
+    given_up.append(Asked(4.0, 200, body(degraded=[planner])))  # whole, but for what a plan would have added
     *_, unmarked_row, _ = of_deadline("deadline", given_up)
     assert (unmarked_row.name.split(" | ")[-1], unmarked_row.value) == ("cut short, and not marked", 1)
 

@@ -120,9 +120,12 @@ def bytes_of(vectors, codes, steps, first, last):  # type: ignore[no-untyped-def
     """Fill ``codes``, int8, and ``steps``, float32, of some float16 rows (as uint16), each by its own largest number: a row
     is about its step times its code."""
     for row in range(first, last):
-        most = np.float32(0)
+        bits = np.uint16(
+            0
+        )  # without their sign halves are ordered as their bits are, and whole numbers are compared many at a time
         for i in range(vectors.shape[1]):
-            most = max(most, abs(wide(vectors[row, i])))
+            bits = max(bits, np.uint16(vectors[row, i] & np.uint16(0x7FFF)))
+        most = wide(bits)
         steps[row] = most / np.float32(127)
         by = np.float32(127) / most if most > 0 else np.float32(0)
         for i in range(vectors.shape[1]):

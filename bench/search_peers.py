@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ from bench.report import Row, at_least, at_most, kept, options, publish
 ROOT = Path(__file__).parents[1]
 OURS = ("assay", "bare pair")
 BUILD_S, OPEN_S, ANSWERS_S, LOAD_S = 600.0, 300.0, 30.0, 60.0
-MEMORY_GIB = 14.0
+MEMORY_GIB, LEFT_GIB = 14.0, 1.0  # of a system, and of the machine
+OPENS = 3  # the median counts: what a machine must first find of memory differs by seconds
 QUESTIONS, EXAMPLES = 200, 100  # for recall, and for choosing settings: the first and the last
 CLIENTS = (1, 8)
 Filters = list[tuple[int, int]]
@@ -83,15 +85,25 @@ class Process:
         self._child.stdin.flush()
         while not select.select([self._child.stdout], [], [], 0.2)[0]:
             held, taken = self._held(), time.monotonic() - start
-            if held > MEMORY_GIB or taken > limit_s:
+            if limit := self._passed(held, taken, limit_s):
                 self.end()
-                limit = f"{MEMORY_GIB:g} GiB were too few" if held > MEMORY_GIB else f"{limit_s:.0f} s were too few"
                 raise Cannot(f"{do}: {limit} ({held:.1f} GiB in the end)", taken)
         line = self._child.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {"fault": "the process ended"}
         if "fault" in answer:
             raise Cannot(f"{do}: {answer['fault'][:200]}", time.monotonic() - start)
         return answer
+
+    @staticmethod
+    def _passed(held: float, taken: float, limit_s: float) -> str:
+        """The limit that is passed, "" for none. The last: before the kernel ends a process, which may be another one."""
+        if held > MEMORY_GIB:
+            return f"{MEMORY_GIB:g} GiB were too few"
+        if taken > limit_s:
+            return f"{limit_s:.0f} s were too few"
+        if psutil.virtual_memory().available < LEFT_GIB * 2**30:
+            return f"beside the others the machine had less than {LEFT_GIB:g} GiB left"
+        return ""
 
     def end(self) -> None:
         self._child.kill()
@@ -111,6 +123,7 @@ class Measured:
     about: dict[str, Any] = field(default_factory=dict)
     build: dict[str, Any] = field(default_factory=dict)
     open: dict[str, Any] = field(default_factory=dict)
+    slowest_open: float = 0.0
     bytes: int = 0
     recall: dict[str, dict[str, float]] = field(default_factory=dict)
     loads: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
@@ -193,9 +206,16 @@ class Bench:
         found.build = process.ask("build", BUILD_S, folder=str(folder))
         found.bytes = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
         if found.about["persists"]:
-            process.end()
-            process = self._process(name)
-            found.open = process.ask("open", OPEN_S, folder=str(folder))
+            opens = []
+            for _ in range(1 if self._quick else OPENS):
+                process.end()
+                process = self._process(name)
+                opens.append(process.ask("open", OPEN_S, folder=str(folder)))
+            found.slowest_open = max(o["seconds"] for o in opens)
+            found.open = opens[-1] | {
+                "seconds": median(o["seconds"] for o in opens),
+                "answered": median(o["answered"] for o in opens),
+            }
 
     def _answers(self, name: str) -> None:
         found, count = self.found[name], 50 if self._quick else QUESTIONS
@@ -272,6 +292,7 @@ def _system(start: str, name: str, size: int, m: Measured) -> list[Row]:
         rows += [Row(f"{start}chosen, {name}", value, "") for name, value in m.open["settings"].items()]
         goal = 5.0 if name == "assay" and size == 1_000_000 else None
         rows.append(_bound(f"{start}open", m.open["seconds"], "s", goal))
+        rows.append(Row(f"{start}open, slowest of {OPENS}", m.slowest_open, "s"))
         rows.append(Row(f"{start}open, to the first answer", m.open["answered"], "s"))
     for label, recall in m.recall.items():
         what = f"{label + ': ' if label else ''}exact top 10 found by the dense leg"

@@ -15,6 +15,9 @@ from assay.relevance import method, yes
 from assay.templates import Prompts
 from assay.types import Grade, GradeRequest, Hit, Ranked, Reranked, RerankRequest, Support, SupportRequest
 
+# Of a question's evidence, the passages that a grade weighs the model's words of: those at a first stage's top.
+GRADED = 3
+
 
 def standardise(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Zero mean, unit deviation; NaN stays NaN and does not count; equal values become 0."""
@@ -64,9 +67,13 @@ class LLMReranker:
 
         A passage that cannot be scored keeps its fused score and is counted in ``faults``. When none can, that is a
         ``BadModelOutput``, and the caller falls back to the fused order by name. With a ``threshold``, passages known to be
-        below it are dropped, and so is the unscored rest, of which nobody knows.
+        below it are dropped, and so is the unscored rest, of which nobody knows. With a ``weight`` of 0 and no threshold
+        nothing is reordered, and only what a grade needs is scored: the first ``GRADED``.
         """
-        head, tail = request.hits[: self._config.candidates], request.hits[self._config.candidates :]
+        scored = self._config.candidates
+        if self._config.weight == 0 and self._config.threshold is None:  # the model has no say in the order
+            scored = min(scored, GRADED)
+        head, tail = request.hits[:scored], request.hits[scored:]
         size = self._config.passage_tokens
         passages = [passage(request.question, hit, size, self._tokenizer) for hit in head]
         found = await self._method.score(request.question, passages, request.request_id, request.cache_salt)

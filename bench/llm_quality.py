@@ -10,10 +10,10 @@ from assay.calibrate.fit import interval
 from assay.calibration import Figure
 from assay.config import GradeConfig, RerankerConfig, RerankMethod
 from assay.eval.ranking import Bench
-from assay.rerank import LLMReranker
+from assay.rerank import GRADED, LLMReranker
 from bench.llm_parts import Parts, row_of
 from bench.report import Row
-from deployments.calibrate import SCORED, vectors
+from deployments.calibrate import vectors
 
 QUERIES = {"dbpedia_entity_5k": 40, "cranfield": 60}
 TOP = 20
@@ -39,7 +39,7 @@ async def rerank(parts: Parts) -> list[Row]:
     passages = sum(len(c.hits) for c in found)
     rows.append(Row(f"rerank by likelihood: prompt tokens a passage of at most {size}", tokens / passages, "tokens"))
     few = [c for name in QUERIES for c in [c for c in found if c.task == name][:FEW]]
-    rows += await _shorter(parts, few, fitted.weight, size)
+    rows += await _shorter(parts, few, fitted.weight or RerankerConfig().weight, size)
     for kind in ("pointwise", "score"):
         rows += await _other(parts, few, kind, size)
     return rows
@@ -56,7 +56,7 @@ async def _shorter(parts: Parts, few: Sequence[ranking.Candidates], weight: floa
     )
     return [
         Row(f"passages of {SHORT} tokens: prompt tokens a passage", tokens / sum(len(c.hits) for c in few), "tokens"),
-        row_of(_mean(f"passages of {SHORT} tokens against {size}: nDCG@10 gained", lost)),
+        row_of(_mean(f"passages of {SHORT} tokens against {size}, weight {weight:g}: nDCG@10 gained", lost)),
     ]
 
 
@@ -80,7 +80,7 @@ async def sufficiency(parts: Parts) -> list[Row]:
     """Enough or not, and answerable or not, from one fit over all labelled sets."""
     labelled = cases.read(parts.data)
     found = await grading.cases(labelled, parts.data, lambda texts: vectors(texts, parts.encoder, parts.cache))
-    config = RerankerConfig(candidates=SCORED)
+    config = RerankerConfig(candidates=GRADED)
     measured = await grading.samples(found, LLMReranker(parts.known, parts.tokenizer, config))
     _, figures = grading.fitted(found, measured, GradeConfig().min_answer, model=True)
     _, without = grading.fitted(found, measured, GradeConfig().min_answer, model=False)

@@ -25,13 +25,10 @@ from assay.eval.ranking import Bench
 from assay.index.embed import SentenceEmbedder
 from assay.index.files import write_atomic
 from assay.models import resolve_model
-from assay.rerank import LLMReranker
+from assay.rerank import GRADED, LLMReranker
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
 from deployments.engine.alone import AloneEngine
-
-# Of a case's passages, those that a first stage would have at its top.
-SCORED = 3
 
 
 def calibrate(
@@ -137,7 +134,7 @@ class _Calibration:
     ) -> tuple[GradeConfig, list[Figure]]:
         found = await grading.cases(labelled, data, lambda texts: vectors(texts, self._encoder, self._work.parent))
         likelihood = rerank.method == "likelihood"
-        config = RerankerConfig(candidates=SCORED, passage_tokens=rerank.passage_tokens)
+        config = RerankerConfig(candidates=GRADED, passage_tokens=rerank.passage_tokens)
         reranker = LLMReranker(self._llm, self._tokenizer, config, self._prompts) if likelihood else None
         measured = await grading.samples(found, reranker, self._show())
         return grading.fitted(found, measured, GradeConfig().min_answer, model=likelihood)

@@ -124,6 +124,15 @@ async def test_hits_beyond_the_candidates_follow_in_fused_order() -> None:
     assert done.ranked[0].score > done.ranked[1].score > done.ranked[2].score
 
 
+async def test_a_weight_of_0_asks_for_what_a_grade_needs_and_no_more() -> None:
+    llm, hits = ScriptedLLM(), HITS * 3
+    done = await LLMReranker(llm, WordTokenizer(), RerankerConfig(weight=0)).rerank(RerankRequest(QUESTION, hits, 9))
+    assert [r.hit for r in done.ranked] == list(hits), "in the order that they came in"
+    assert [r.gain is None for r in done.ranked] == [False] * 3 + [True] * 6
+    (asked,) = llm.history
+    assert isinstance(asked, ScoreRequest) and len(asked.items) == 1 + 3, "the question alone, and after each"
+
+
 async def test_one_bad_passage_keeps_its_fused_score_and_is_counted() -> None:
     class OneFault(ScriptedLLM):
         async def score(self, request: ScoreRequest) -> Scores:

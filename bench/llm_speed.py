@@ -8,7 +8,7 @@ import time
 from contextlib import aclosing
 from dataclasses import replace
 
-from assay import loop
+from assay import calibration, loop
 from assay.config import (
     AppConfig,
     EngineConfig,
@@ -29,6 +29,7 @@ from assay.rerank import LLMReranker
 from assay.retrieve import LocalRetriever
 from assay.run import Stages
 from assay.schemas import AskRequest
+from assay.templates import Prompts
 from assay.types import CompletionRequest, Message, RerankRequest
 from bench.llm_answers import mixed, paragraphs
 from bench.llm_parts import Parts, hit
@@ -87,23 +88,26 @@ def _bare(given: str) -> float:
 
 
 async def prefix(parts: Parts) -> list[Row]:
-    """Questions that are never enough, so that each takes three rounds, with and without an answer that is written."""
+    """Questions that are never enough, so that each takes three rounds, with and without an answer that is written, and without
+    the prompts whose own probabilities are asked for: vLLM computes these whole, whatever its cache has of them."""
     asked, bench = paragraphs(parts)
     llm = await parts.engine()
     rows = []
-    for style in ("extract", "prose"):
-        shares = [await _cached(parts, llm, q.question, str(bench.folder), style) for q in asked[:QUESTIONS]]
+    for style, scores in (("extract", True), ("prose", True), ("prose", False)):
+        shares = [await _cached(parts, llm, q.question, str(bench.folder), style, scores) for q in asked[:QUESTIONS]]
         cached, prompt = (sum(column) for column in zip(*shares, strict=True))
-        name = f"prompt tokens from the prefix cache, three rounds, {style} ({prompt / QUESTIONS:.0f} a question)"
+        how = style if scores else f"{style}, not reranked"
+        name = f"prompt tokens from the prefix cache, three rounds, {how} ({prompt / QUESTIONS:.0f} a question)"
         rows.append(at_least(name, cached / max(1, prompt), "share", 0.6))
     return rows
 
 
-async def _cached(parts: Parts, llm: LLM, question: str, index: str, style: str) -> tuple[int, int]:
+async def _cached(parts: Parts, llm: LLM, question: str, index: str, style: str, scores: bool) -> tuple[int, int]:
     never = GradeConfig(intercept=-9.0, weights={}, means={}, min_answer=0.0)
+    shipped = calibration.apply(AppConfig(), parts.model, Prompts()).reranker
     config = AppConfig(
         index=IndexConfig(uri=index),
-        reranker=RerankerConfig(grade=never, timeout_s=120),
+        reranker=shipped.model_copy(update={"grade": never, "timeout_s": 120.0}),
         loop=LoopConfig(rounds=3, deadline_s=300),
         expander=ExpanderConfig(timeout_s=60),
         generator=GeneratorConfig(timeout_s=120),
@@ -117,7 +121,8 @@ async def _cached(parts: Parts, llm: LLM, question: str, index: str, style: str)
             WritingGenerator(llm, parts.tokenizer, config.generator, can=EngineConfig().can, context_tokens=2048),
         ),
     )
-    request = AskRequest.model_validate({"question": question, "style": style, "buckets": [BUCKET]})
+    options = {"rerank": scores}
+    request = AskRequest.model_validate({"question": question, "style": style, "buckets": [BUCKET], "options": options})
     async with aclosing(loop.answer(request, stages, config, f"prefix-{style}-{abs(hash(question))}")) as events:
         async for event in events:
             if isinstance(event, CompletedEvent):

@@ -34,7 +34,7 @@ OVER_PIPELINE = {"musique_50": 0.06}
 BALANCE = 0.65
 # ``min_holds``: the one that is shipped comes first; that of ``min_answer``; and where "it holds" is likelier than not. What
 # one has asked the engine the next takes from ``parts.known``.
-SHIPPED, SETTINGS = GradeConfig().min_holds, (GradeConfig().min_answer, 0.5)
+SHIPPED, SETTINGS = GradeConfig().min_holds, (GradeConfig().min_answer, 0.45, 0.5, 0.55)
 BOUNDS = {f"min_holds {SHIPPED:g}, as shipped": SHIPPED} | {f"min_holds {at:g}, a setting": at for at in SETTINGS}
 LINK, PIPELINE, AGENTIC = "one call with the link hop", "pipeline", "agentic"
 _PATIENCE_S = 900.0  # a stage that is given up for the machine's sake would be measured as a worse one

@@ -32,10 +32,6 @@ TOP = 5
 OVER_LINK = 0.03
 OVER_PIPELINE = {"musique_50": 0.06}
 BALANCE = 0.65
-# ``min_holds``: the one that is shipped comes first; that of ``min_answer``; and where "it holds" is likelier than not. What
-# one has asked the engine the next takes from ``parts.known``.
-SHIPPED, SETTINGS = GradeConfig().min_holds, (GradeConfig().min_answer, 0.45, 0.5, 0.55)
-BOUNDS = {f"min_holds {SHIPPED:g}, as shipped": SHIPPED} | {f"min_holds {at:g}, a setting": at for at in SETTINGS}
 LINK, PIPELINE, AGENTIC = "one call with the link hop", "pipeline", "agentic"
 _PATIENCE_S = 900.0  # a stage that is given up for the machine's sake would be measured as a worse one
 
@@ -171,24 +167,26 @@ class Progress:
 
 
 async def abstain(parts: Parts, part: str = "abstain", *, model: bool = True) -> list[Row]:
-    """Questions with an answer in their document, and without one; the threshold is that of other sets. Each is asked with
-    both bounds; what the first has asked the engine the second takes from ``parts.known``."""
+    """Questions with an answer in their document, and without one; what is fitted is fitted on other sets. Each is asked as
+    shipped and with the fitted bound; what the first has asked the engine the second takes from ``parts.known``."""
     rows: list[Row] = []
-    fitted, quotes = await _fitted_elsewhere(parts, model), Quotes()
+    (fitted, bound), quotes = await _fitted_elsewhere(parts, model), Quotes()
+    shipped = GradeConfig().min_holds
+    bounds = {f"min_holds {shipped:g}, as shipped": shipped, f"min_holds {bound:.2f}, fitted elsewhere": bound}
     for name in ("squad2_250", "cuad_clauses"):
         every = parts.set(name).rows
         chosen = every[:: max(1, len(every) // 12)] if parts.quick else every[: parts.limit]
-        asking = {bound: _asking(parts, name, fitted, bound, model) for bound in BOUNDS.values()}
+        asking = {bound: _asking(parts, name, fitted, bound, model) for bound in bounds.values()}
         right: dict[float, dict[bool, list[bool]]] = {bound: {True: [], False: []} for bound in asking}
         for number, row in enumerate(chosen, start=1):
             there = bool(row.get("answerable", True))
             for bound, each in asking.items():
                 response = await each.ask(row, "agentic")
                 right[bound][there].append(abstained({"status": response.status}) != there)
-                if bound == SHIPPED:
+                if bound == shipped:
                     await quotes.check(response, each.retriever)
             parts.notes.print(f"{name}: {number} of {len(chosen)}", highlight=False)
-        for said, bound in BOUNDS.items():
+        for said, bound in bounds.items():
             rows += _abstain_rows(f"{part} | {name}, {said}", right[bound])
     return [
         *rows,
@@ -225,10 +223,12 @@ class Quotes:
             self.checked, self.wrong = self.checked + 1, self.wrong + (c.quote not in text)
 
 
-async def _fitted_elsewhere(parts: Parts, model: bool) -> GradeConfig:
-    """The grader fitted as ``calibrate`` does, without the sets that are asked here."""
+async def _fitted_elsewhere(parts: Parts, model: bool) -> tuple[GradeConfig, float]:
+    """The grader fitted as ``calibrate`` does, without the sets that are asked here, and the bound of ``holds`` that tells both
+    kinds apart best there."""
     labelled = [q for q in cases.read(parts.data) if q.task in ("hotpotqa", "musique")]
     found = await grading.cases(labelled, parts.data, lambda texts: vectors(texts, parts.encoder, parts.cache))
     config = RerankerConfig(candidates=GRADED)
     measured = await grading.samples(found, LLMReranker(parts.known, parts.tokenizer, config) if model else None)
-    return grading.fitted(found, measured, GradeConfig().min_answer, model=model)[0]
+    grade, figures = grading.fitted(found, measured, GradeConfig().min_answer, model=model)
+    return grade, next(f.value for f in figures if f.name == grading.BALANCED)

@@ -49,6 +49,14 @@ def ece(p: Numbers, holds: NDArray[np.bool_], weights: Numbers) -> float:
     return sum(gaps) / float(weights.sum())
 
 
+def balanced(p: Numbers, holds: NDArray[np.bool_], weights: Numbers) -> float:
+    """The P from which on to say yes, for the best mean share of what is told right of each kind (Youden's index)."""
+    from sklearn.metrics import roc_curve
+
+    wrong, right, bounds = roc_curve(holds, p, sample_weight=weights)
+    return float(min(bounds[np.argmax(right - wrong)], 1.0))
+
+
 def arrays(samples: Sequence[Sample]) -> tuple[NDArray[np.bool_], Numbers, NDArray[np.int64]]:
     """What holds, the weights, and each sample's group as a number."""
     groups = np.unique([s.group for s in samples], return_inverse=True)[1]
@@ -78,7 +86,7 @@ def figure(
 ) -> Figure:
     """With the interval over resampled questions."""
     holds, weights, groups = arrays(samples)
-    whole = measure is not auc  # an AUC needs cases of both kinds
+    whole = measure not in (auc, balanced)  # these need cases of both kinds
     rows = [np.flatnonzero(groups == g) for g in range(int(groups.max()) + 1)]
 
     def resampled(chosen: NDArray[np.int64]) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from assay.calibrate import near_misses
 from assay.calibrate.cases import NEAR_MISS, Case, Embed, Labelled
 from assay.calibrate.cases import cases as cases_of
-from assay.calibrate.fit import Sample, auc, ece, figure, fit
+from assay.calibrate.fit import Sample, auc, balanced, ece, figure, fit
 from assay.calibration import Figure
 from assay.config import GradeConfig
 from assay.errors import SetupError
@@ -43,6 +43,7 @@ ABOUT = ("word_coverage", "name_coverage", "similarity")
 # What says of one passage whether it answers, or only seems to.
 HOLDS = ("pairs", "kind", "no_denial", "denies", "numbers")
 HOLDS_OF_THE_MODEL = ("against",)
+BALANCED = "holds, cross-validated: min_holds of the best balanced accuracy"
 HELD_OUT = 4  # one question in so many is kept back from a fit and its choice of the penalty, and judged once
 
 
@@ -135,7 +136,8 @@ def _holds(cases: Sequence[Case], measured: Sequence[Sample], names: Sequence[st
     alone, tasks = _of(measured, at), [case.task for case, chosen in zip(cases, at, strict=True) if chosen]
     if len({sample.holds for sample in alone}) < 2:
         return (default := GradeConfig().holds), _says(default, measured), []
-    judged, figures = fit(alone, names), list[Figure]()
+    judged = fit(alone, names)
+    figures = [figure(BALANCED, balanced, judged.out_of_fold, alone)]
     for task in dict.fromkeys(tasks):
         here = np.array([each == task for each in tasks])
         figures += _figures(f"holds, {task}", "cross-validated", judged.out_of_fold[here], _of(alone, here))

@@ -89,12 +89,13 @@ def _bare(given: str) -> float:
 
 async def prefix(parts: Parts) -> list[Row]:
     """Questions that are never enough, so that each takes three rounds, with and without an answer that is written, and without
-    the prompts whose own probabilities are asked for: vLLM computes these whole, whatever its cache has of them."""
+    passages that are scored, each in a prompt of its own."""
     asked, bench = paragraphs(parts)
     llm = await parts.engine()
     rows = []
-    for style, scores in (("extract", True), ("prose", True), ("prose", False)):
-        shares = [await _cached(parts, llm, q.question, str(bench.folder), style, scores) for q in asked[:QUESTIONS]]
+    for number, (style, scores) in enumerate((("extract", True), ("prose", True), ("prose", False))):
+        own = asked[number * QUESTIONS : (number + 1) * QUESTIONS]  # whose prompts no other way has asked before
+        shares = [await _cached(parts, llm, q.question, str(bench.folder), style, scores) for q in own]
         cached, prompt = (sum(column) for column in zip(*shares, strict=True))
         how = style if scores else f"{style}, not reranked"
         name = f"prompt tokens from the prefix cache, three rounds, {how} ({prompt / QUESTIONS:.0f} a question)"

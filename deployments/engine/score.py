@@ -35,9 +35,10 @@ class Scorer:
         jobs = await asyncio.to_thread(lambda: [self._job(item) for item in request.items])
         alike: dict[tuple[int, ...], list[int]] = {}
         for at, job in enumerate(jobs):
-            # Answers of one token to one prompt (yes and no, a grade) are read from one distribution.
-            single = isinstance(job, _Job) and job.tail == 1
-            alike.setdefault((*job.tokens[:-1], -1) if single else (-2, at), []).append(at)  # type: ignore[union-attr]
+            # Answers that differ in their last token alone (yes and no, grades of which each is a space and a digit) are read
+            # from one distribution.
+            key = (-2, at) if isinstance(job, str) else (*job.tokens[:-1], -1, job.tail)
+            alike.setdefault(key, []).append(at)
         groups = list(alike.values())
         parts = [group[i : i + _MOST_IDS] for group in groups for i in range(0, len(group), _MOST_IDS)]
         results = await asyncio.gather(*(self._scored([jobs[at] for at in part], request) for part in parts))
@@ -68,45 +69,44 @@ class Scorer:
         return _Job(tokens, len(tokens) - shared)
 
     async def _scored(self, jobs: Sequence[_Job | str], request: ScoreRequest) -> tuple[list[ItemScore], Usage]:
-        """One job, or several that differ in their only scored token."""
+        """One job, or several that differ in their last token."""
         job = jobs[0]
         if isinstance(job, str):
             return [ItemScore(math.nan, 0, job)], Usage()
         from vllm.exceptions import VLLMClientError
 
         try:
-            if job.tail == 1:
-                last = [j.tokens[-1] for j in jobs if isinstance(j, _Job)]
-                found, usage = await self._next(job.tokens[:-1], last, request)
+            if len(jobs) == 1 and job.tail > 1:
+                whole, _, usage = await self._prompted(job.tokens, job.tail, request)
+                found = [whole]
             else:
-                logprobs, usage = await self._tail(job, request)
-                found = [logprobs]
+                last = [j.tokens[-1] for j in jobs if isinstance(j, _Job)]
+                inner, after, usage = await self._prompted(job.tokens[:-1], job.tail - 1, request, last)
+                found = [[*inner, after[token].logprob] if token in after else [] for token in last]
         except VLLMClientError as error:  # this item's own fault; the engine's would be a VLLMServerError
             return [ItemScore(math.nan, 0, str(error)) for _ in jobs], Usage()
         return [_score(logprobs, job.tail) for logprobs in found], usage
 
-    async def _next(
-        self, prompt: Sequence[int], tokens: list[int], request: ScoreRequest
-    ) -> tuple[list[list[float]], Usage]:
-        """One token needs no log-probabilities of the prompt: the next token's distribution holds it."""
-        params = self._params(logprob_token_ids=list(dict.fromkeys(tokens)))
-        output = await self._generate(prompt, params, request.request_id, request.cache_salt)
-        position = output.outputs[0].logprobs[0]
-        return [[position[t].logprob] if t in position else [] for t in tokens], _prompt_usage(output)
+    async def _prompted(
+        self, prompt: Sequence[int], tail: int, request: ScoreRequest, following: Sequence[int] = ()
+    ) -> tuple[list[float], Any, Usage]:
+        """Of the prompt's last ``tail`` tokens, and by token those of ``following``, any of which may come after it.
 
-    async def _tail(self, job: _Job, request: ScoreRequest) -> tuple[list[float], Usage]:
-        """vLLM gives no log-probabilities for tokens that it took from the prefix cache, so it does not read the cache
-        by default. Here it may, as long as the cache ends before the continuation: usually it does, else ask again."""
-        params = self._params(prompt_logprobs=0)
+        vLLM gives no log-probabilities for tokens that it took from the prefix cache, so it does not read the cache where it is
+        asked for them. Here it may, as long as the cache ends before the tail: usually it does, else ask again."""
+        asked: dict[str, Any] = {"logprob_token_ids": list(dict.fromkeys(following))} if following else {}
+        if tail:
+            asked["prompt_logprobs"] = 0
+        params = self._params(**asked)
         params.skip_reading_prefix_cache = False
-        output = await self._generate(job.tokens, params, request.request_id, request.cache_salt)
+        output = await self._generate(prompt, params, request.request_id, request.cache_salt)
         usage = _prompt_usage(output)
-        if output.num_cached_tokens >= len(job.tokens) - job.tail:
-            params = self._params(prompt_logprobs=0)
-            output = await self._generate(job.tokens, params, request.request_id, request.cache_salt)
+        if tail and output.num_cached_tokens >= len(prompt) - tail:
+            output = await self._generate(prompt, self._params(**asked), request.request_id, request.cache_salt)
             usage += _prompt_usage(output)
-        tail = zip(job.tokens[-job.tail :], output.prompt_logprobs[-job.tail :], strict=True)
-        return [position[token].logprob for token, position in tail if position and token in position], usage
+        positions = zip(prompt[-tail:], output.prompt_logprobs[-tail:], strict=True) if tail else ()
+        inner = [position[token].logprob for token, position in positions if position and token in position]
+        return inner, output.outputs[0].logprobs[0] if following else {}, usage
 
     @staticmethod
     def _params(**kwargs: Any) -> Any:

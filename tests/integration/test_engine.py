@@ -173,6 +173,18 @@ async def test_one_token_scores_agree_with_the_chain_rule(engine: "RemoteLLM") -
     assert math.isclose(city.logprob + stop.logprob, both.logprob, abs_tol=0.2)
 
 
+async def test_grades_of_several_tokens_share_their_prompts(engine: "RemoteLLM") -> None:
+    """This vocabulary has no " 7": a space, then a digit. All but the last grade differ in their last token alone."""
+    context = "From 0 to 10, how warm is a summer's day? Grade:"
+    items = tuple(ScoreItem(context, f" {grade}") for grade in range(11))
+    together = await engine.score(ScoreRequest(items))
+    apart = [await engine.score(ScoreRequest((item,))) for item in items]
+    assert together.usage.llm_calls == 2 < len(items), "one for the digits, one for 10"
+    for one, other in zip(together.items, apart, strict=True):
+        assert one.fault is None and one.tokens == other.items[0].tokens > 1
+        assert math.isclose(one.logprob, other.items[0].logprob, abs_tol=0.1)
+
+
 async def test_faults_name_their_reason(engine: "RemoteLLM") -> None:
     items = (ScoreItem("", " x"), ScoreItem("x", " "), ScoreItem("word " * 5000, " x"), ScoreItem("Yes or no?", " Yes"))
     empty_context, empty, long, good = (await engine.score(ScoreRequest(items))).items

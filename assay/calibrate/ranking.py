@@ -26,7 +26,6 @@ FOLDS = 5
 WEIGHTS = tuple(round(w / 20, 2) for w in range(-20, 21))
 # What a grade is worth in the sets that are known; others are linear.
 _GAINS = {"dbpedia_entity_5k": "exponential", "cranfield": "1=4,2=3,3=2,4=1"}
-NOTHING = WEIGHTS.index(0.0)
 _ALL = 200  # passages asked for, so that there are enough documents among them
 
 Show = Callable[[str, int, int], None]
@@ -112,8 +111,7 @@ def chosen(
     found: Sequence[Candidates], values: Mapping[RerankMethod, Sequence[Numbers]], passage_tokens: int, seed: int = 7
 ) -> tuple[Reranking, list[Figure]]:
     """The method and weight with the best mean over the sets, and what choosing so is worth on queries that had no part in
-    it. Of methods that are as good within a thousandth the first is taken: they come cheapest first. A gain that cannot be told
-    from chance is none: then the first method's weight is 0."""
+    it. Of methods that are as good within a thousandth the first is taken: they come cheapest first."""
     tables = {kind: _table(found, each) for kind, each in values.items()}
     tasks = np.array([c.task for c in found])
     fold = np.random.default_rng(seed).permutation(len(found)) % FOLDS
@@ -121,7 +119,7 @@ def chosen(
     for k in range(FOLDS):
         kind, at = _best(tables, tasks, fold != k)
         away[fold == k] = tables[kind][fold == k, at]
-    first = tables[next(iter(tables))][:, NOTHING]
+    first = tables[next(iter(tables))][:, WEIGHTS.index(0.0)]
     kind, at = _best(tables, tasks, np.ones(len(found), dtype=bool))
     figures: list[Figure] = []
     for task in dict.fromkeys(tasks):
@@ -140,8 +138,7 @@ def _table(found: Sequence[Candidates], values: Sequence[Numbers]) -> Numbers:
 def _best(
     tables: Mapping[RerankMethod, Numbers], tasks: NDArray[np.str_], of: NDArray[np.bool_]
 ) -> tuple[RerankMethod, int]:
-    """Every set counts the same; the weight is the middle of its best neighbours, so that one lucky query decides less, and 0
-    where the 95 % interval of what it gains reaches 0."""
+    """Every set counts the same; the weight is the middle of its best neighbours, so that one lucky query decides less."""
     best: tuple[float, RerankMethod, int] | None = None
     for kind, table in tables.items():
         curve = np.mean([table[of & (tasks == task)].mean(0) for task in dict.fromkeys(tasks[of])], axis=0)
@@ -150,13 +147,7 @@ def _best(
         if best is None or smooth[at] > best[0] + 0.001:
             best = (float(smooth[at]), kind, at)
     assert best is not None
-    at, table = best[2], tables[best[1]][of]
-    gained, share = table[:, at] - table[:, NOTHING], np.zeros(len(table))
-    for task in dict.fromkeys(tasks[of]):
-        here = tasks[of] == task
-        share[here] = 1 / here.sum()
-    low, _ = interval(len(table), lambda resampled: float(np.average(gained[resampled], weights=share[resampled])))
-    return (best[1], at) if low > 0 else (next(iter(tables)), NOTHING)
+    return best[1], best[2]
 
 
 def _figure(name: str, values: Numbers) -> Figure:

@@ -29,7 +29,7 @@ QUESTION = "What causes the ocean tides on Earth?"
 # What a question may say of the engine: seconds that planning takes, and scoring.
 STAYS = "Stay."  # in planning, for ever: a stream on which nothing happens
 WORKS = "Work long."  # in scoring, far longer than anybody waits
-TAKES_S = {STAYS: 3600.0, WORKS: 240.0}
+TAKES_S = {STAYS: 3600.0, WORKS: 3600.0}
 USUAL_S = 0.02
 
 PAGES = {

@@ -120,9 +120,8 @@ def bytes_of(vectors, codes, steps, first, last):  # type: ignore[no-untyped-def
     """Fill ``codes``, int8, and ``steps``, float32, of some float16 rows (as uint16), each by its own largest number: a row
     is about its step times its code."""
     for row in range(first, last):
-        bits = np.uint16(
-            0
-        )  # without their sign halves are ordered as their bits are, and whole numbers are compared many at a time
+        # Halves without a sign are ordered as their bits are, and of those many are compared at a time.
+        bits = np.uint16(0)
         for i in range(vectors.shape[1]):
             bits = max(bits, np.uint16(vectors[row, i] & np.uint16(0x7FFF)))
         most = wide(bits)

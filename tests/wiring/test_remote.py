@@ -12,6 +12,7 @@ import pytest
 from grpc import StatusCode
 from grpc.aio import AioRpcError, Metadata
 from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.context import _get_serve_request_context, _set_request_context
 from ray.serve.exceptions import BackPressureError, ReplicaUnavailableError, RequestCancelledError
 
 from assay.errors import AssayError, InvalidFilter, Overloaded, StageFault, StageUnavailable
@@ -75,6 +76,7 @@ class Handle:
     def __init__(self, *said: Any) -> None:
         self.responses = [each if isinstance(each, Response) else Response(each) for each in said]
         self.sent: list[Response] = []
+        self.by: list[tuple[str, str]] = []
 
     def options(self, **_: Any) -> "Handle":
         return self
@@ -84,6 +86,8 @@ class Handle:
 
     def _send(self, *_: Any) -> Response:
         self.sent.append(self.responses.pop(0))
+        context = _get_serve_request_context()
+        self.by.append((context.request_id, context._internal_request_id))
         return self.sent[-1]
 
 
@@ -156,6 +160,17 @@ async def test_who_is_cancelled_cancels_what_it_asked() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert handle.sent[0].cancelled
+
+
+async def test_serve_notes_of_no_call_which_request_made_it() -> None:
+    """It would cancel the call from the replica's thread, and drop one that is just being made. Logs still tell the request."""
+    _set_request_context(request_id="req_1", _internal_request_id="noted")
+    retriever, handle = remote(RemoteRetriever, ())
+    await retriever.describe(Scope())
+    generator, streamed = remote(RemoteGenerator, Parts([("first",)]))
+    assert [event async for event in generator.generate(QUERY)] == ["first"]
+    assert handle.by == streamed.by == [("req_1", "")]
+    assert _get_serve_request_context()._internal_request_id == "noted"
 
 
 # ---- a stage in this process ----------------------------------------------------------------------------------------

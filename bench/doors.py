@@ -113,19 +113,18 @@ def dropped(graph: LocalGraph, watch: Watch, count: int, quick: bool) -> list[Ro
     time.sleep(1 if quick else 5)
     before = watch.left()
     asyncio.run(drop(graph.url, count))
-    idle_s = watch.until(lambda: watch.engine() == 0)
-    watch.until(lambda: watch.left().nothing)
+    idle_s = watch.until(lambda: watch.left().nothing)
     time.sleep(1 if quick else 5)
     after = watch.left()
     said = f"{count} streams dropped at event {AT}"
     rows = [
-        at_most(f"{said}: the engine is idle after", idle_s, "s", 2.0),
+        at_most(f"{said}: engine and replicas are idle after", idle_s, "s", 2.0),
         at_most(f"{said}: requests left in any replica", after.requests, "", 0),
         at_most(f"{said}: descriptors more than before", after.descriptors - before.descriptors, "", 0),
     ]
     asyncio.run(drop(graph.url, count, resumable=True))
-    held_s = watch.until(lambda: watch.engine() == 0)
-    name = f"the same with resumable and a grace of {GRACE_S:g} s: the engine is idle after"
+    held_s = watch.until(lambda: watch.left().nothing)
+    name = f"the same with resumable and a grace of {GRACE_S:g} s: engine and replicas are idle after"
     return [*rows, at_most(name, held_s, "s", GRACE_S + 2)]
 
 

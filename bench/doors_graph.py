@@ -15,7 +15,7 @@ import yaml
 from ray import serve
 from ray.serve import Application
 
-from assay.config import AppConfig
+from assay.config import AppConfig, Placement
 from assay.models import resolve_model
 from assay.schemas import Usage
 from assay.text import terms
@@ -87,8 +87,13 @@ def build_app(args: AppConfig) -> Application:
     return wire(args, {"small": FakeEngine.bind()}, {"small": model}, resolve_model(args.index.embedder, cache))
 
 
-def config(folder: Path, ingresses: int = 1, max_ongoing: int = 256, grace_s: float = 5) -> Path:
-    """Ingests the pages, and writes a Serve config over them: room for all questions at once, and no stage that gives up."""
+def config(
+    folder: Path, ingresses: int = 1, max_ongoing: int = 256, grace_s: float = 5, placement: Placement = "driver"
+) -> Path:
+    """Ingests the pages, and writes ``configs/local.yaml`` over them: room for all questions at once, no stage that gives up.
+
+    ``placement``: of the stages that compute little themselves. Those with a deployment of their own keep its limits.
+    """
     pages, index = folder / "pages", folder / "index"
     pages.mkdir(parents=True)
     for name, text in PAGES.items():
@@ -99,7 +104,8 @@ def config(folder: Path, ingresses: int = 1, max_ongoing: int = 256, grace_s: fl
     raw["http_options"]["request_timeout_s"] = 4000
     (app,) = raw["applications"]
     app["import_path"] = "bench.doors_graph:build_app"
-    app["args"] = _args(folder, index, max_ongoing, grace_s, shared=ingresses > 1)
+    for part, changed in _changed(folder, index, max_ongoing, grace_s, placement, shared=ingresses > 1).items():
+        app["args"][part] = {**app["args"].get(part, {}), **changed}
     if ingresses > 1:
         app["deployments"].append({"name": "Streams", "graceful_shutdown_timeout_s": 1, "ray_actor_options": {}})
     for item in app["deployments"]:
@@ -112,14 +118,18 @@ def config(folder: Path, ingresses: int = 1, max_ongoing: int = 256, grace_s: fl
     return path
 
 
-def _args(folder: Path, index: Path, max_ongoing: int, grace_s: float, shared: bool) -> dict[str, Any]:
+def _changed(
+    folder: Path, index: Path, max_ongoing: int, grace_s: float, placement: Placement, shared: bool
+) -> dict[str, dict[str, Any]]:
+    """What is other than in ``configs/local.yaml``, by part of ``AppConfig``."""
     patient = {"timeout_s": 600}
+    placed = {**patient, "placement": placement}
     return {
         "index": {"uri": str(index)},
-        "expander": {**patient, "skip_simple": False},
+        "expander": {**placed, "skip_simple": False},
         "retriever": patient,
-        "reranker": {**patient, "calibration": "none"},
-        "generator": patient,
+        "reranker": {**placed, "calibration": "none"},
+        "generator": placed,
         "loop": {"mode": "agentic", "deadline_s": 3600},
         "answers": {"path": str(folder / "answers.db")},
         "ingress": {

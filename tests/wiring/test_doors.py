@@ -23,7 +23,8 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory, free_tcp_port_factory: Any) -> Iterator[LocalGraph]:
     folder = tmp_path_factory.mktemp("doors")
-    path = config(folder, ingresses=2, grace_s=3)
+    # Stages with replicas of their own, as on a cluster: a question makes more calls, each of which may be lost.
+    path = config(folder, ingresses=2, grace_s=3, placement="deployment")
     with LocalGraph(load(path), log=folder / "serve.log", port=free_tcp_port_factory()) as graph:
         graph.wait_ready(240)
         yield graph

@@ -19,6 +19,8 @@ _MARKER = re.compile(r"[ \t]*+(?:>[ \t]?+)*+[ \t]*+(?:[-*+•‣◦▪]|\d{1,3}[
 _QUOTE = re.compile(r"[ \t]*(?:>[ \t]?)+")
 _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*$")
 _END = re.compile(r"(?<![.!?…؟۔])[.!?…؟۔]++[\"'”’»)\]*_`]*+(?=\s|$)|[。！？｡।॥]+[」』”’）】》\"']*")
+# A heading in bold at the beginning of its paragraph: part of the sentence that it leads in, and none by itself.
+_RUN_IN = re.compile(r"\s*+(\*\*|__)[^*_\n]{1,80}+\1\s*+")
 _LOOK_BACK = 24  # the longest abbreviation, with what stands before it
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(\[\"“‘—–-])(?:[A-Z]|e\.g|i\.e|cf|vs|etc|al|approx|resp|viz|ca|Dr|Mr|Mrs|Ms|Prof|St|Jr|Sr|Gen|Sen|Rep|Gov|Lt|Col|Capt"
@@ -114,6 +116,8 @@ def _split(text: str, start: int, end: int) -> Iterator[Span]:
     begin = start
     for match in _END.finditer(text, start, end):
         before = text[max(begin, match.end() - _LOOK_BACK) : match.end()]
+        if begin == start and match.end() < end and _RUN_IN.fullmatch(text, start, match.end()):
+            continue
         if match.end() >= end or _ends(before, match.group(), text[match.end() : match.end() + 40]):
             yield begin, match.end()
             begin = match.end()

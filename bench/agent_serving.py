@@ -95,11 +95,11 @@ _STAGES = ("first_hop", "plan", "retrieve", "rerank", "grade", "generate", "keep
 
 def load_at_once(parts: Parts) -> list[Row]:
     """So many clients, each with its next question as soon as it has an answer, and somebody who looks at ``/healthz``: with
-    Serve's own proxy, with HAProxy, which Serve starts as well, and Serve alone with its own."""
+    HAProxy before the graph, as a local one is started, with Serve's own proxy instead, and Serve alone behind HAProxy."""
     said = f"load | {CLIENTS} questions at once, {ENGINE_S:g} s a call of the engine, {CALLS} calls a question: "
     body = {"mode": "agentic", "budget": {"rounds": 1}}
     rows = []
-    for proxy, environ in (("", {}), ("with HAProxy: ", {"RAY_SERVE_ENABLE_HA_PROXY": "1"})):
+    for proxy, environ in (("", {}), ("with Serve's own proxy: ", {"RAY_SERVE_ENABLE_HA_PROXY": "0"})):
         with fake_graph(parts, ENGINE_S, environ) as started:
             answers, health, share = _rush(parts, started.url, body)
         if not all(a.body["usage"]["completion_tokens"] for a in answers):  # the plan alone is written

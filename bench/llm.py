@@ -24,6 +24,8 @@ from deployments.calibrate import scores_file
 from deployments.engine.alone import AloneEngine
 
 Part = Callable[[Parts], Awaitable[list[Row]]]
+# As shipped, but for what mode `tools` needs: calls are read, and the schemas of the tools find room.
+ENGINE = EngineConfig(tool_parser="hermes", max_model_len=8192)
 PARTS: dict[str, Part] = {
     "rerank": llm_quality.rerank,
     "sufficiency": llm_quality.sufficiency,
@@ -41,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(args: argparse.Namespace) -> None:
-    alone = AloneEngine(AppConfig(engines={"small": EngineConfig()}), "small")
+    alone = AloneEngine(AppConfig(engines={"small": ENGINE}), "small")
     started: list[LLM] = []
 
     async def engine() -> LLM:

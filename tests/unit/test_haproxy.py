@@ -1,0 +1,40 @@
+"""The start script and the variables that put HAProxy before the graph; `tests/wiring/test_doors.py` runs it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deployments import haproxy
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(haproxy, "LONGEST_FOLDER", 1000)
+    return tmp_path_factory.mktemp("a folder") / "h"
+
+
+def test_the_script_closes_both_ports_and_splices_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over Serve's own template, with a program in the place of HAProxy that says how it was called."""
+    from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
+
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/bin/echo")
+    script = haproxy.environ(folder)["RAY_SERVE_HAPROXY_BINARY_PATH"]
+    config = folder / "haproxy.cfg"
+    template = HAPROXY_CONFIG_TEMPLATE.replace("{{ config.stats_port }}", "8404")
+    config.write_text(template.replace("{{ config.metrics_port }}", "9101"))
+    said = subprocess.run([script, "-db", "-f", config, "-sf", "12"], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["-dS", "-db", "-f", *str(config).split(), "-sf", "12"]
+    binds = [line.split()[1] for line in config.read_text().splitlines() if line.strip().startswith("bind ")]
+    assert not any(place.endswith((":8404", ":9101")) for place in binds)
+    assert sum(place.startswith("unix@") for place in binds) == 2
+
+
+def test_a_machine_without_it_starts_serves_own_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert haproxy.environ(tmp_path / "h") == {}
+
+
+def test_a_folder_whose_sockets_would_have_too_long_names(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="34"):
+        haproxy.environ(tmp_path / ("h" * 40))

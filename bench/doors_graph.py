@@ -135,6 +135,7 @@ def _changed(
         "ingress": {
             "max_ongoing": max_ongoing,
             "keys": str(folder / "keys.json"),
+            "audit": {"folder": str(folder / "audit")},
             "conversations": {"store": "memory"},
             "documents": {"path": str(folder / "uploads")},
             "streams": {"shared": shared, "grace_s": grace_s},

@@ -32,7 +32,7 @@ from assay.ports import LLM
 from assay.rerank import LLMReranker
 from assay.retrieve import LocalRetriever
 from assay.run import Stages
-from assay.schemas import AskRequest
+from assay.schemas import AskRequest, AskResponse, Usage
 from assay.templates import Prompts
 from assay.tools import Registry
 from assay.types import Completion, CompletionRequest, Message, RerankRequest
@@ -42,7 +42,7 @@ from bench.report import Row, at_least, at_most
 
 PROMPTS, TOKENS = 48, 64
 PASSAGES, PASSAGE_TOKENS, AT_ONCE = 20, 120, 8
-QUESTIONS = 5
+QUESTIONS, ROUNDS = 5, 3
 
 # In a process of its own: the engine that the stages use would otherwise share the cores.
 _BARE = """
@@ -93,23 +93,28 @@ def _bare(given: str) -> float:
 
 
 async def prefix(parts: Parts) -> list[Row]:
-    """Questions that take three rounds: in the loop, where they are never enough, with and without an answer that is written,
+    """Questions that took three rounds: in the loop, where they are never enough, with and without an answer that is written,
     and without passages that are scored, each in a prompt of its own; and in mode `tools`, where each round asks the model."""
     asked, bench = paragraphs(parts)
     llm = await parts.engine()
+    left = iter([q.question for q in asked])  # no way's prompts were asked in another one before
     ways: dict[str, dict[str, Any]] = {
-        "extract": {"style": "extract"},
-        "prose": {"style": "prose"},
-        "prose, not reranked": {"style": "prose", "options": {"rerank": False}},
+        "extract": {"mode": "agentic", "style": "extract"},
+        "prose": {"mode": "agentic", "style": "prose"},
+        "prose, not reranked": {"mode": "agentic", "style": "prose", "options": {"rerank": False}},
         "mode tools": {"mode": "tools"},
     }
     rows = []
-    for number, (how, ask) in enumerate(ways.items()):
-        own = asked[number * QUESTIONS : (number + 1) * QUESTIONS]  # whose prompts no other way has asked before
-        shares = [await _cached(parts, llm, q.question, str(bench.folder), ask) for q in own]
-        cached, prompt = (sum(column) for column in zip(*shares, strict=True))
+    for how, ask in ways.items():
+        used: list[Usage] = []
+        while len(used) < QUESTIONS:
+            response = await _answered(parts, llm, next(left), str(bench.folder), ask)
+            rounds = sum(step.stage == "agent" for step in response.trace or ()) or response.rounds
+            used += [response.usage] if rounds == ROUNDS else []
+        prompt = sum(usage.prompt_tokens for usage in used)
+        share = sum(usage.cached_tokens for usage in used) / max(1, prompt)
         name = f"prompt tokens from the prefix cache, three rounds, {how} ({prompt / QUESTIONS:.0f} a question)"
-        rows.append(at_least(name, cached / max(1, prompt), "share", 0.6))
+        rows.append(at_least(name, share, "share", 0.6))
     return rows
 
 
@@ -124,16 +129,16 @@ class _Calls:
         return await self._llm.complete(replace(request, tool_choice="required") if calls else request)
 
 
-async def _cached(parts: Parts, llm: LLM, question: str, index: str, ask: Mapping[str, Any]) -> tuple[int, int]:
+async def _answered(parts: Parts, llm: LLM, question: str, index: str, ask: Mapping[str, Any]) -> AskResponse:
     never = GradeConfig(intercept=-9.0, weights={}, means={}, min_answer=0.0)
     shipped = calibration.apply(AppConfig(), parts.model, Prompts()).reranker
     config = AppConfig(
         index=IndexConfig(uri=index),
         reranker=shipped.model_copy(update={"grade": never, "timeout_s": 120.0}),
-        loop=LoopConfig(rounds=3, deadline_s=300),
+        loop=LoopConfig(rounds=ROUNDS, deadline_s=300),
         expander=ExpanderConfig(timeout_s=60),
         generator=GeneratorConfig(timeout_s=120),
-        tools=ToolsConfig(rounds=3, enabled=("search_text", "search_semantic")),
+        tools=ToolsConfig(rounds=ROUNDS, enabled=("search_text", "search_semantic")),
     )
     stages = Stages(
         LLMExpander(llm, config.planning),
@@ -149,9 +154,7 @@ async def _cached(parts: Parts, llm: LLM, question: str, index: str, ask: Mappin
     async with aclosing(loop.answer(request, stages, config, f"prefix-{abs(hash(f'{question}{ask}'))}")) as events:
         async for event in events:
             if isinstance(event, CompletedEvent):
-                response = event.response
-                print([(t.stage, t.summary) for t in response.trace or ()], response.usage, response.degraded)
-                return response.usage.cached_tokens, response.usage.prompt_tokens
+                return event.response
     raise RuntimeError("the question ended without an answer")
 
 

@@ -22,6 +22,7 @@ from assay.audit import Audit, Trail
 from assay.errors import AssayError, InvalidRequest
 from assay.keys import Keyring
 from assay.ports import Driver
+from deployments import haproxy
 from deployments.page import is_page
 from deployments.problems import body_of, response_of
 from deployments.sse import until_last
@@ -117,6 +118,8 @@ class Gate:
     def _granted(self, scope: Connection) -> Grant:
         scheme, _, text = Headers(scope=scope).get("authorization", "").partition(" ")
         if self._keyring.open:
+            if not haproxy.tells_clients():
+                raise Forbidden("Without API keys this machine alone is served, and Serve's HAProxy hides who asks: ADR 0023.")
             if not _is_local(scope):
                 raise Forbidden("This service has no API keys yet, and so serves its own machine alone.")
             if not _by_its_name(scope):

@@ -11,23 +11,34 @@ from pathlib import Path
 
 LONGEST_FOLDER = 34  # characters: Serve adds a node's id of 56, HAProxy up to 16 more, and a socket's name may have 107
 
+_MARK = "ASSAY_HAPROXY"
+
 # Ray 2.60.0 reaches HAProxy's configuration by a few variables alone, and none of them says this. Bodies are not spliced
-# (-dS): where a request's body came after its head, HAProxy 2.8 with `option splice-request` does not see its client go.
-_WRAPPER = """\
+# (-dS): where a request's body came after its head, HAProxy 2.8 with `option splice-request` does not see its client go. Who
+# asks is told to the ingress, which else would take everybody for this machine; without that line HAProxy does not start.
+_SCRIPT = """\
 #!/bin/sh
 for word; do
   case $word in
     *.cfg)
       sed -i -e 's|^\\( *\\)bind \\**:8404$|\\1bind unix@'{folder}'/s|' \\
-        -e 's|^\\( *\\)bind \\**:9101$|\\1bind unix@'{folder}'/m|' "$word" ;;
+        -e 's|^\\( *\\)bind \\**:9101$|\\1bind unix@'{folder}'/m|' \\
+        -e '/^frontend http_frontend$/a\\    http-request set-header X-Forwarded-For %[src]' "$word"
+      grep -q '^    http-request set-header X-Forwarded-For %\\[src\\]$' "$word" || exit 1 ;;
   esac
 done
 exec {binary} -dS "$@"
 """
 
 
+def tells_clients() -> bool:
+    """Whether a connection's address is its client's: behind HAProxy as Serve starts it everybody has HAProxy's own."""
+    return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "0") != "1" or _MARK in os.environ
+
+
 def environ(folder: Path) -> dict[str, str]:
-    """Variables for the process that starts Ray; none where no HAProxy is installed (``ray[serve]`` brings one on Linux).
+    """Variables for the process that starts Ray and its workers; none where there is no HAProxy: ``ray[serve]`` brings it on
+    Linux.
 
     ``folder`` gets a start script, HAProxy's configuration and its sockets: those for statistics and metrics, which Serve
     would open on all interfaces at 8404 and 9101, and that for its administration. Who may enter it may do all of that.
@@ -40,9 +51,10 @@ def environ(folder: Path) -> dict[str, str]:
         raise ValueError(f"{folder}: its name has {len(str(folder))} characters, sockets leave it {LONGEST_FOLDER}")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     script = folder / "haproxy"
-    script.write_text(_WRAPPER.format(folder=shlex.quote(str(folder)), binary=shlex.quote(get_haproxy_binary())))
+    script.write_text(_SCRIPT.format(folder=shlex.quote(str(folder)), binary=shlex.quote(get_haproxy_binary())))
     script.chmod(0o700)
     return {
+        _MARK: "1",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(script),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),

@@ -79,8 +79,10 @@ def running(
     args, openai_port = raw["applications"][0]["args"], free_tcp_port_factory()
     args["index"] = {"uri": str(kserve_index)}
     args["reranker"]["placement"] = "deployment"  # both placements in one graph; and one whose replica can hang
-    # The engine's own OpenAI API beside it, tool calls, and a health check that does not keep a test waiting for long.
-    args["engines"]["small"] |= {"openai_port": openai_port, "tool_parser": "hermes", "health_timeout_s": 10}
+    # The engine's own OpenAI API beside it, tool calls and a context that their schemas fit, and a health check that does not
+    # keep a test waiting for long.
+    args["engines"]["small"] |= {"openai_port": openai_port, "tool_parser": "hermes", "max_model_len": 8192}
+    args["engines"]["small"]["health_timeout_s"] = 10
     folder = tmp_path_factory.mktemp("graph")
     (folder / "local.yaml").write_text(yaml.safe_dump(raw))
     with LocalGraph(load(folder / "local.yaml"), log=folder / "serve.log", port=free_tcp_port_factory()) as graph:

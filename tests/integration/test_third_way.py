@@ -34,13 +34,13 @@ def test_a_file_of_questions_is_answered_and_one_of_them_asked_again(running: Ru
     assert told["then"]["index_version"] == told["now"]["index_version"] == answered[0]["index_version"]
 
 
-def test_mode_tools_in_a_context_that_has_no_room_for_it_is_answered_all_the_same(running: Running) -> None:
-    """The tools' schemas alone take most of this model's context: that is said, and the generator answers."""
+def test_mode_tools_is_a_conversation_with_the_engine_whose_answer_is_held_to_the_evidence(running: Running) -> None:
+    """A model of this size calls no tool by itself, and what it says is seldom borne out: then the generator answers."""
     response = ask(running, QUESTIONS[0]["question"], mode="tools", include=["tool_calls", "trace", "evidence"])
     assert response.status == "answered" and response.citations and response.tool_calls is not None
     assert response.tool_calls[0].tool == "search_hybrid" and response.tool_calls[0].outcome == "ok"
-    (agent,) = (d for d in response.degraded if d.stage == "agent")
-    assert "2048 tokens" in agent.reason and agent.fallback == "an answer from the evidence so far"
+    assert [step for step in response.trace or () if step.stage == "agent"] and response.usage.llm_calls >= 1
+    assert not [d for d in response.degraded if "no room" in d.reason]
     assert_citations_stand(response)
 
 

@@ -1,6 +1,7 @@
 """The whole graph with a fake engine, behind two replicas of its ingress: one answer by every door, and streams that drop."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -133,6 +134,25 @@ def test_haproxy_opens_the_graphs_port_alone(graph: LocalGraph) -> None:
     assert of_it
     open_ = {c.laddr for p in of_it for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
     assert open_ == {("127.0.0.1", graph.port)}
+
+
+def test_who_asks_through_haproxy_has_an_address_of_their_own(graph: LocalGraph, watch: Watch) -> None:
+    """Not HAProxy's, and none that they give themselves: without keys, connections from elsewhere are refused by it."""
+    given = {"x-forwarded-for": "203.0.113.9"}
+    transport = httpx.HTTPTransport(local_address="127.0.0.5")
+    with httpx.Client(transport=transport, base_url=graph.url, timeout=60) as http:
+        reply = http.post("/v1/search", json={"question": QUESTION}, headers={**given, "x-request-id": "req_address"})
+    assert reply.status_code == 200, reply.text
+    told = list[Any]()
+
+    def written() -> bool:
+        files = (graph.log.parent / "audit").glob("audit-*.jsonl")
+        lines = (json.loads(line) for file in files for line in file.read_text().splitlines())
+        told[:] = [line["address"] for line in lines if line["request_id"] == "req_address"]
+        return bool(told)
+
+    watch.until(written)
+    assert told == ["127.0.0.5"]
 
 
 @pytest.mark.parametrize("name", ["Driver", "Ingress"])

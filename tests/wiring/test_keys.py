@@ -161,6 +161,15 @@ async def test_without_keys_this_machine_alone_is_served(driver: ScriptedDriver,
             assert (await http.get("/healthz")).status_code == 200
 
 
+async def test_without_keys_and_behind_an_haproxy_that_hides_who_asks_nobody_is_served(
+    driver: ScriptedDriver, config: IngressConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    async with in_process(make_api(driver, config), "127.0.0.1") as http:
+        refused = await http.post("/v1/answers", json=QUESTION)
+    assert refused.status_code == 403 and "ADR 0023" in refused.text
+
+
 async def test_scopes(http: httpx.AsyncClient, file: KeyFile) -> None:
     searches, asks, all_ = key(file, scopes=["search"]), key(file, scopes=["ask"]), key(file, scopes=["admin"])
 

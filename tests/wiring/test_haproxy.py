@@ -7,6 +7,8 @@ import pytest
 
 from deployments import haproxy
 
+ECHO = {"RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/echo"}
+
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -20,8 +22,7 @@ def test_the_script_closes_both_ports_splices_nothing_and_tells_who_asks(
     """Over Serve's own template, with a program in the place of HAProxy that says how it was called."""
     from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 
-    monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/bin/echo")
-    script = haproxy.environ(folder)["RAY_SERVE_HAPROXY_BINARY_PATH"]
+    script = haproxy.environ(folder, ECHO)["RAY_SERVE_HAPROXY_BINARY_PATH"]
     config = folder / "haproxy.cfg"
     template = HAPROXY_CONFIG_TEMPLATE.replace("{{ config.stats_port }}", "8404")
     config.write_text(template.replace("{{ config.metrics_port }}", "9101"))
@@ -34,8 +35,7 @@ def test_the_script_closes_both_ports_splices_nothing_and_tells_who_asks(
 
 
 def test_it_does_not_start_where_nobody_would_be_told_who_asks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/bin/echo")
-    script = haproxy.environ(folder)["RAY_SERVE_HAPROXY_BINARY_PATH"]
+    script = haproxy.environ(folder, ECHO)["RAY_SERVE_HAPROXY_BINARY_PATH"]
     config = folder / "haproxy.cfg"
     config.write_text("frontend another_name\n    bind :80\n")
     assert subprocess.run([script, "-f", config], capture_output=True, check=False).returncode == 1
@@ -53,9 +53,13 @@ def test_as_serve_starts_it_everybody_would_be_this_machine(
 
 def test_a_machine_without_it_starts_serves_own_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert haproxy.environ(tmp_path / "h") == {}
+    assert haproxy.environ(tmp_path / "h", {}) == {}
+
+
+def test_who_wants_serves_own_proxy_has_it(tmp_path: Path) -> None:
+    assert haproxy.environ(tmp_path / "h", {"RAY_SERVE_ENABLE_HA_PROXY": "0"}) == {} and not list(tmp_path.iterdir())
 
 
 def test_a_folder_whose_sockets_would_have_too_long_names(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="34"):
-        haproxy.environ(tmp_path / ("h" * 40))
+        haproxy.environ(tmp_path / ("h" * 40), {})

@@ -19,6 +19,7 @@ from deployments.local import LocalGraph, descendants
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
 KSERVE = DATA / "markdown" / "kserve_docs"
+CONTEXT = 8192  # tokens of the engine: all that the model has, for the schemas of mode `tools`
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def running(
     args["reranker"]["placement"] = "deployment"  # both placements in one graph; and one whose replica can hang
     # The engine's own OpenAI API beside it, tool calls and a context that their schemas fit, and a health check that does not
     # keep a test waiting for long.
-    args["engines"]["small"] |= {"openai_port": openai_port, "tool_parser": "hermes", "max_model_len": 8192}
+    args["engines"]["small"] |= {"openai_port": openai_port, "tool_parser": "hermes", "max_model_len": CONTEXT}
     args["engines"]["small"]["health_timeout_s"] = 10
     folder = tmp_path_factory.mktemp("graph")
     (folder / "local.yaml").write_text(yaml.safe_dump(raw))

@@ -12,6 +12,7 @@ from assay.errors import BadModelOutput
 from assay.llm.http import EndpointLLM
 from assay.types import CompletionRequest, Message, ScoreItem, ScoreRequest
 from tests import contract_llm
+from tests.integration.conftest import CONTEXT
 
 if TYPE_CHECKING:
     # Importing ray where tests are collected would fix its authentication mode before conftest.py sets it.
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 
+TOO_LONG = "word " * (CONTEXT + 1000)
 CHECKS = contract_llm.checks(EngineConfig(tool_parser="hermes").can)
 STORY = CompletionRequest((Message("user", "Write a very long story about a river."),), max_tokens=800)
 
@@ -131,15 +133,15 @@ async def test_a_cut_off_json_says_so(engine: "RemoteLLM") -> None:
 
 
 async def test_a_prompt_that_does_not_fit_is_refused(engine: "RemoteLLM") -> None:
-    with pytest.raises(BadModelOutput, match="2048"):
-        await engine.complete(contract_llm.ask("word " * 5000))
+    with pytest.raises(BadModelOutput, match=str(CONTEXT)):
+        await engine.complete(contract_llm.ask(TOO_LONG))
 
 
 async def test_a_prompt_that_does_not_fit_is_refused_over_http(over_http: EndpointLLM) -> None:
-    with pytest.raises(BadModelOutput, match="2048"):
-        await over_http.complete(contract_llm.ask("word " * 5000))
-    (item,) = (await over_http.score(ScoreRequest((ScoreItem("word " * 5000, " x"),)))).items
-    assert item.fault is not None and "2048" in item.fault
+    with pytest.raises(BadModelOutput, match=str(CONTEXT)):
+        await over_http.complete(contract_llm.ask(TOO_LONG))
+    (item,) = (await over_http.score(ScoreRequest((ScoreItem(TOO_LONG, " x"),)))).items
+    assert item.fault is not None and str(CONTEXT) in item.fault
 
 
 async def test_score_is_the_same_from_the_prefix_cache(engine: "RemoteLLM") -> None:
@@ -186,12 +188,12 @@ async def test_grades_of_several_tokens_share_their_prompts(engine: "RemoteLLM")
 
 
 async def test_faults_name_their_reason(engine: "RemoteLLM") -> None:
-    items = (ScoreItem("", " x"), ScoreItem("x", " "), ScoreItem("word " * 5000, " x"), ScoreItem("Yes or no?", " Yes"))
+    items = (ScoreItem("", " x"), ScoreItem("x", " "), ScoreItem(TOO_LONG, " x"), ScoreItem("Yes or no?", " Yes"))
     empty_context, empty, long, good = (await engine.score(ScoreRequest(items))).items
     assert empty_context.fault == "empty context"
     assert empty.fault == "empty continuation"
     assert long.fault is not None
-    assert "2048" in long.fault
+    assert str(CONTEXT) in long.fault
     assert good.fault is None
 
 

@@ -87,7 +87,7 @@ def test_an_orphan_is_found_and_killed() -> None:
 
 
 def test_folders_of_dead_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = Path("/tmp") / f"as{time.monotonic_ns() % 10**6}"
+    base = Path("/tmp") / f"a{time.monotonic_ns() % 10**3}"  # the longest base that is taken has 9 characters
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(base))
     (base / "assay-999999999-x").mkdir(parents=True)
     (base / "assay-1-x").mkdir()

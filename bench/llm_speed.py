@@ -108,9 +108,8 @@ async def prefix(parts: Parts) -> list[Row]:
         used = dict[str, Usage]()
         for question in of_mode.get(ask["mode"], [q.question for q in asked]):
             response = await _answered(parts, llm, question, str(bench.folder), how, ask)
-            turns = sum(
-                step.stage == "agent" for step in response.trace or ()
-            )  # of which the last one searches nothing
+            # In mode `tools` its turns, of which the last one searches nothing.
+            turns = sum(step.stage == "agent" for step in response.trace or ())
             if (turns or response.rounds) == ROUNDS:
                 used[question] = response.usage
             if len(used) == QUESTIONS:

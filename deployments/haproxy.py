@@ -3,10 +3,10 @@
 On a cluster, before ``ray start`` on every node: ``eval "$(python -m deployments.haproxy FOLDER)"``.
 """
 
+import argparse
 import importlib.util
 import os
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -66,7 +66,19 @@ def environ(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m deployments.haproxy", description=__doc__)
+    parser.add_argument("folder", type=Path, help=f"for its script and sockets; at most {LONGEST_FOLDER} characters")
     os.umask(0o077)
-    for name, value in environ(Path(sys.argv[1]).absolute(), os.environ).items():
+    try:
+        variables = environ(parser.parse_args().folder.absolute(), os.environ)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    if not variables:
+        parser.error(f"there is no HAProxy here, or {_SWITCH} is not 1")
+    for name, value in variables.items():
         print(f"export {name}={shlex.quote(value)}")
+
+
+if __name__ == "__main__":
+    main()

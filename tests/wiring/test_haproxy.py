@@ -16,9 +16,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     return tmp_path_factory.mktemp("a folder") / "h"
 
 
-def test_the_script_closes_both_ports_splices_nothing_and_tells_who_asks(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_script_closes_both_ports_splices_nothing_and_tells_who_asks(folder: Path) -> None:
     """Over Serve's own template, with a program in the place of HAProxy that says how it was called."""
     from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 
@@ -34,7 +32,7 @@ def test_the_script_closes_both_ports_splices_nothing_and_tells_who_asks(
     assert config.read_text().count("    http-request set-header X-Forwarded-For %[src]\n") == 1
 
 
-def test_it_does_not_start_where_nobody_would_be_told_who_asks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_not_start_where_nobody_would_be_told_who_asks(folder: Path) -> None:
     script = haproxy.environ(folder, ECHO)["RAY_SERVE_HAPROXY_BINARY_PATH"]
     config = folder / "haproxy.cfg"
     config.write_text("frontend another_name\n    bind :80\n")
@@ -63,3 +61,15 @@ def test_who_wants_serves_own_proxy_has_it(tmp_path: Path) -> None:
 def test_a_folder_whose_sockets_would_have_too_long_names(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="34"):
         haproxy.environ(tmp_path / ("h" * 40), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [([], "folder"), (["/tmp/" + "h" * 40], "34"), (["/dev/null/h"], "Not a dir")]
+)
+def test_the_command_says_what_is_wrong(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["haproxy", *words])
+    with pytest.raises(SystemExit, match="2"):
+        haproxy.main()
+    assert said in capsys.readouterr().err

@@ -124,6 +124,8 @@ class Measured:
     build: dict[str, Any] = field(default_factory=dict)
     open: dict[str, Any] = field(default_factory=dict)
     slowest_open: float = 0.0
+    touches: list[float] = field(default_factory=list)
+    """Seconds in which a process that does nothing else gets as much memory as there is on disk, before each opening."""
     bytes: int = 0
     recall: dict[str, dict[str, float]] = field(default_factory=dict)
     loads: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
@@ -209,6 +211,7 @@ class Bench:
             opens = []
             for _ in range(1 if self._quick else OPENS):
                 process.end()
+                found.touches.append(self._touch(name, found.bytes))
                 process = self._process(name)
                 opens.append(process.ask("open", OPEN_S, folder=str(folder)))
             found.slowest_open = max(o["seconds"] for o in opens)
@@ -216,6 +219,14 @@ class Bench:
                 "seconds": median(o["seconds"] for o in opens),
                 "answered": median(o["answered"] for o in opens),
             }
+
+    def _touch(self, name: str, size: int) -> float:
+        """A virtual machine gets its memory from its host when it first uses it, which no opening is to be charged with."""
+        process = Process(self._python[name], name, self._folder / "workers.log")
+        try:
+            return float(process.ask("touch", OPEN_S, bytes=size)["seconds"])
+        finally:
+            process.end()
 
     def _answers(self, name: str) -> None:
         found, count = self.found[name], 50 if self._quick else QUESTIONS
@@ -293,6 +304,9 @@ def _system(start: str, name: str, size: int, m: Measured) -> list[Row]:
         goal = 5.0 if name == "assay" and size == 1_000_000 else None
         rows.append(_bound(f"{start}open", m.open["seconds"], "s", goal))
         rows.append(_bound(f"{start}open, slowest of {OPENS}", m.slowest_open, "s", goal))
+        touched = f"{start}before each, only touching as much memory"
+        rows.append(Row(f"{touched}, slowest", max(m.touches), "s"))
+        rows.append(Row(f"{touched}, fastest", min(m.touches), "s"))
         rows.append(Row(f"{start}open, to the first answer", m.open["answered"], "s"))
     for label, recall in m.recall.items():
         what = f"{label + ': ' if label else ''}exact top 10 found by the dense leg"

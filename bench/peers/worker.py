@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import itertools
 import json
+import mmap
 import os
 import sys
 import tempfile
@@ -165,6 +166,12 @@ class Worker:
         tune = getattr(self._system, "tune", None)
         settings = tune(self._data.examples()) if tune else {}
         return {"seconds": opened, "answered": answered, "settings": settings, "memory": _memory()}
+
+    def touch(self, bytes: int) -> dict[str, Any]:
+        """Only writing to each page of so much memory that this process has not had yet."""
+        start = time.perf_counter()
+        np.empty(bytes, np.uint8)[:: mmap.PAGESIZE] = 1
+        return {"seconds": time.perf_counter() - start}
 
     def answers(
         self, count: int, seconds: float, where: Sequence[int] | None = None, nearest: Sequence[list[int]] | None = None

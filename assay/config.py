@@ -299,15 +299,16 @@ class SupportConfig(Logistic):
     means: Mapping[str, float] = {"covered": 0.7169, "covered_by_quote": 0.68, "neighbours": 0.2961}
 
 
-RerankMethod = Literal["likelihood", "pointwise", "score", "listwise"]
+RerankMethod = Literal["title", "likelihood", "pointwise", "score", "listwise"]
 
 
 class RerankerConfig(_Config):
     engine: str = "small"
     method: RerankMethod = Field(
         default="likelihood",
-        description="likelihood: of the question after the passage, right for small models; pointwise: yes or no; score: "
-        "expected grade from 0 to 10; listwise: one call for all passages, for large models.",
+        description="title: of the passage's title after the question, cheapest, for titles that are names; likelihood: of the "
+        "question after the passage; both are right for small models; pointwise: yes or no; score: expected grade from 0 to "
+        "10; listwise: one call for all passages, for large models.",
     )
     calibration: str = Field(
         default="auto",
@@ -315,7 +316,7 @@ class RerankerConfig(_Config):
     )
     threshold: float | None = Field(
         default=None,
-        description="Passages with less are dropped: nats per token (likelihood), or 0 to 1 (the other methods).",
+        description="Passages with less are dropped: nats (title), nats per token (likelihood), or 0 to 1 (the others).",
     )
     candidates: int = Field(default=8, ge=1, le=200, description="The best of the fused list, scored by the model.")
     passage_tokens: int = Field(default=96, ge=16, le=8192)

@@ -10,7 +10,8 @@ from assay.calibrate.fit import interval
 from assay.calibration import Figure
 from assay.config import GradeConfig, RerankerConfig, RerankMethod
 from assay.eval.ranking import Bench
-from assay.rerank import GRADED, LLMReranker
+from assay.relevance import GRADED
+from assay.rerank import LLMReranker
 from bench.llm_parts import Parts, row_of
 from bench.report import Row
 from deployments.calibrate import vectors

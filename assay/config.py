@@ -264,9 +264,23 @@ class GradeConfig(Logistic):
     )
     holds: Logistic = Field(
         default=Logistic(
-            intercept=-0.2086,
-            weights={"pairs": 2.5763, "kind": 1.3688, "no_denial": -3.3092, "denies": -0.427, "numbers": 2.302},
-            means={"pairs": 0.2711, "kind": 0.9522, "no_denial": 0.1074, "denies": 0.0583, "numbers": 0.9428},
+            intercept=-0.2257,
+            weights={
+                "pairs": 1.8845,
+                "sentence_lead": 1.7106,
+                "kind": 1.2855,
+                "no_denial": -3.5321,
+                "denies": -0.438,
+                "numbers": 2.2229,
+            },
+            means={
+                "pairs": 0.2711,
+                "sentence_lead": 0.3205,
+                "kind": 0.9522,
+                "no_denial": 0.1074,
+                "denies": 0.0583,
+                "numbers": 0.9428,
+            },
         ),
         description="P(it says what is asked, if it is about it), and not only something near to it.",
     )

@@ -228,7 +228,7 @@ class LocalRetriever:
             return None
         try:
             if not reader.has("dense"):
-                raise StageUnavailable("the dense leg is torn")
+                raise _torn_leg(reader, "dense")
             async with asyncio.timeout(EMBED_SHARE * self._config.timeout_s):
                 vectors = await self._embedder.embed(query.queries)
             if not np.isfinite(vectors).all():
@@ -310,7 +310,7 @@ class LocalRetriever:
 
     def _sparse(self, reader: Reader, queries: Sequence[str], allowed: Allowed) -> _Answer:
         if not reader.has("sparse"):
-            raise StageUnavailable("the sparse leg is torn")
+            raise _torn_leg(reader, "sparse")
         asked = [reader.sparse_query(q) for q in queries]
         return _of_sparse(reader, asked, [reader.search_sparse(q, self._config.fetch, allowed.mask) for q in asked])
 
@@ -473,9 +473,10 @@ def _guarded(leg: Leg, legs: Sequence[Leg], work: Callable[[], _Answer]) -> _Ans
 
 
 def _degraded(leg: Leg, fault: Exception, legs: Sequence[Leg]) -> Degraded:
-    log.warning("the %s leg failed", leg, exc_info=fault)
+    known = isinstance(fault, AssayError)  # says all that a stack would
+    log.warning("the %s leg failed: %s", leg, fault, exc_info=None if known else fault)
     why = "took too long" if isinstance(fault, TimeoutError) else f"failed: {type(fault).__name__}"
-    reason = str(fault) if isinstance(fault, AssayError) else f"the {leg} leg {why}"
+    reason = str(fault) if known else f"the {leg} leg {why}"
     return Degraded(stage="retriever", reason=reason, fallback=_fallback(leg, legs))
 
 
@@ -543,6 +544,12 @@ def _with_context(reader: Reader, hits: Sequence[Hit], question: str, chars: int
         return Context(text[start:end], (start + offset, end + offset))
 
     return tuple(replace(hit, context=context(hit.chunk)) for hit in hits)
+
+
+def _torn_leg(reader: Reader, leg: Leg) -> StageUnavailable:
+    """Of a leg that no segment has. Of the files that it lacks the first is named: what mends one mends them all."""
+    reasons = (reason for of, reason in reader.torn if of in (leg, None))
+    return StageUnavailable(next(reasons, f"the {leg} leg is torn"))
 
 
 def _torn(reader: Reader, legs: Sequence[Leg]) -> list[Degraded]:

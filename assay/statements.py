@@ -59,7 +59,11 @@ def not_written(reason: str) -> str:
 def empty(explain: Explain) -> str:
     """Says which predicate left nothing, and what is there without it."""
     assert explain.blocking is not None
-    return f"No passage has {describe(explain.blocking)}. Without that filter there are {explain.count_without}."
+    return f"No passage has {describe(explain.blocking)}. Without that filter {there_are(explain.count_without or 0)}."
+
+
+def there_are(count: int) -> str:
+    return f"there {'is' if count == 1 else 'are'} {count}"
 
 
 def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Explain | None) -> str:

@@ -293,12 +293,14 @@ class DocumentInfo:
 
 @dataclass(frozen=True, slots=True)
 class DocumentText:
-    """A part of a document's text: the characters of ``span``, of ``chars`` in all."""
+    """A part of a document's text: the characters of ``span``, of ``chars`` in all. ``hidden``: no reader of the file sees
+    some of them."""
 
     document: DocumentInfo
     text: str
     span: tuple[int, int]
     chars: int
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """``search``: an index of this machine, or what a running graph searches. Hits go to stdout; nothing else does."""
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from assay.client import Client
 from assay.config import AppConfig
 from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket, in_words
 from assay.schemas import Filter, Fusion, SearchHit, SearchRequest, SearchResponse
+from assay.statements import there_are
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
 
@@ -114,6 +116,8 @@ async def _local(
     from assay.models import resolve_model
     from assay.retrieve import LocalRetriever
 
+    # What a retriever logs of a leg that failed stands in its result too, which is shown; here a log is nobody's to read.
+    logging.getLogger("assay.retrieve").addHandler(logging.NullHandler())
     app = serve_config.load(config).app if config else AppConfig()
     settings, _ = index_settings(config, uri=index, embedder=embedder)
     encoder = SentenceEmbedder(resolve_model(settings.embedder, Path(app.cache)))
@@ -134,7 +138,7 @@ def _show(result: SearchResponse, out: Console) -> None:
         say("Nothing found.")
         if result.explain.blocking is not None:
             blocking = result.explain.blocking.model_dump_json(by_alias=True)
-            say(f"No passage passes {blocking}; without it there are {result.explain.count_without}.")
+            say(f"No passage passes {blocking}; without it {there_are(result.explain.count_without or 0)}.")
     for number, hit in enumerate(result.hits, start=1):
         say(f"{number}. {_where(hit)}", "bold")
         say(f"   {_why(hit)}", "dim")

@@ -123,8 +123,10 @@ def of_evidence(question: str, evidence: Sequence[Evidence]) -> dict[str, float]
     similarities = [e.hit.similarity for e in evidence if e.hit.similarity is not None]
     if gains:
         best = max(gains, key=lambda gain: gain.mean)
-        least = max(best.least, _FLOOR)
-        measured |= {"likelihood_gain": best.mean, "least_gain": least, "against": best.against}
+        measured |= {"likelihood_gain": best.mean, "least_gain": max(min(best.each, default=best.mean), _FLOOR)}
+        # What any passage explains, the evidence does not speak against.
+        explained = map(max, zip(*(gain.each for gain in gains if len(gain.each) == len(best.each)), strict=True))
+        measured["against"] = -sum(min(nats, 0.0) for nats in explained)
     if similarities:
         measured["similarity"] = max(similarities)
     return measured

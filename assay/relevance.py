@@ -18,6 +18,7 @@ from assay.errors import BadModelOutput
 from assay.features import is_name
 from assay.ports import LLM
 from assay.schemas import Usage
+from assay.simple import simple
 from assay.templates import Prompts
 from assay.types import CompletionRequest, Gain, ItemScore, Message, ScoreItem, ScoreRequest, Scores
 
@@ -73,8 +74,7 @@ def gain_of(score: ItemScore, alone: ItemScore) -> Gain | None:
     if score.fault is not None or alone.fault is not None:
         return None
     each = [with_it - without for with_it, without in zip(score.each, alone.each, strict=False)]
-    mean = score.mean - alone.mean
-    return Gain(mean, min(each, default=mean), sum(max(-nats, 0.0) for nats in each))
+    return Gain(score.mean - alone.mean, tuple(each))
 
 
 class Likelihood:
@@ -105,8 +105,8 @@ class Titles:
     """Nats by which the question makes the passage's title more likely: what the model knows of what has that name. It reads no
     passage but the first ``GRADED``, whose gains a grade asks for.
 
-    A title that is no name says nothing, and has the mean of the others; where it is so for most of the passages, all are
-    equal, and keep the order that they came in."""
+    A title that is no name says nothing, and has the mean of the others. All are equal, and keep the order that they came in,
+    where most are no names, and where the question has several steps: what a later one leads to is nothing that it names."""
 
     def __init__(self, llm: LLM, prompts: Prompts) -> None:
         self._llm, self._prompt, self._likelihood = llm, prompts["title"], Likelihood(llm, prompts)
@@ -115,7 +115,8 @@ class Titles:
         self, question: str, passages: Sequence[Passage], request_id: str, cache_salt: str | None = None
     ) -> Relevance:
         named = [passage.title if is_name(passage.title) else "" for passage in passages]
-        titles = list(dict.fromkeys(filter(None, named))) if 2 * named.count("") <= len(named) else []
+        telling = simple(question) and 2 * named.count("") <= len(named)
+        titles = list(dict.fromkeys(filter(None, named))) if telling else []
         graded = self._likelihood.items(question, passages[:GRADED])
         context = self._prompt.fill(question=question)
         items = [ScoreItem(before, f" {title}") for before in (context, NO_QUESTION) for title in titles]

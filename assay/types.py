@@ -387,13 +387,11 @@ class Plan:
 @packed
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """By how many nats a passage makes the question more likely: ``mean`` of its tokens, and ``least`` of any of them,
-    which is what the passage does not explain. ``against``: by how many it makes tokens less likely, all of them together;
-    the others give nothing."""
+    """By how many nats a passage makes the question more likely: each of its tokens, and the mean of them. Below zero the
+    passage speaks against what is asked there."""
 
     mean: float
-    least: float
-    against: float = 0.0
+    each: tuple[float, ...]
 
 
 @packed

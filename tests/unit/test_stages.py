@@ -115,7 +115,7 @@ async def test_rerank_orders_by_likelihood_and_keeps_the_gain() -> None:
     llm = ScriptedLLM()
     done = await LLMReranker(llm, WordTokenizer(), RerankerConfig()).rerank(RerankRequest(QUESTION, HITS, 2))
     assert [r.hit.chunk.id for r in done.ranked] == [2, 1]
-    assert done.ranked[0].gain is not None and done.ranked[0].gain.mean > 0 == done.ranked[0].gain.least
+    assert done.ranked[0].gain is not None and done.ranked[0].gain.mean > 0 == min(done.ranked[0].gain.each)
     assert len(llm.history) == 1, "one batch for all passages"
 
 
@@ -171,6 +171,15 @@ async def test_where_most_titles_are_sentences_none_is_asked_and_the_order_stays
     assert [r.hit.chunk.id for r in done.ranked] == [0, 1, 2, 3] and not done.faults
     (asked,) = llm.history
     assert isinstance(asked, ScoreRequest) and len(asked.items) == 1 + 3
+
+
+async def test_a_question_of_several_steps_names_no_title_of_the_later_ones() -> None:
+    llm, question = Knowing(), "Who discovered the moon that causes the tides of the ocean?"
+    config = RerankerConfig(method="title", weight=0.9)
+    done = await LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(question, titled("Sun", "Moon"), 2))
+    assert [r.hit.chunk.title for r in done.ranked] == ["Sun", "Moon"]
+    (asked,) = llm.history
+    assert isinstance(asked, ScoreRequest) and len(asked.items) == 1 + 2, "what a grade weighs, and no more"
 
 
 async def test_a_title_that_cannot_be_scored_is_counted_and_keeps_its_fused_score() -> None:
@@ -277,7 +286,7 @@ def test_blend_ignores_what_is_unknown() -> None:
 
 
 def found(*texts: str, mean: float | None = 0.8) -> tuple[Evidence, ...]:
-    gain = None if mean is None else Gain(mean, mean)
+    gain = None if mean is None else Gain(mean, (mean,))
     return tuple(Evidence(f"E{n}", Hit(chunk(n, t), 1.0, {}, 0.6), 1.0, 1, gain) for n, t in enumerate(texts, 1))
 
 
@@ -326,9 +335,11 @@ def test_a_template_is_checked_when_it_is_loaded() -> None:
         Prompt("plan", "$count and $questoin", "mine.txt")
 
 
-def test_what_speaks_against_a_question_adds_up_however_long_it_is() -> None:
-    with_it, alone = (
-        ItemScore(sum(each), len(each), each=each) for each in ((-1.0, -5.0, -2.0, -1.0), (-1.0, -2.0, -3.0, -2.0))
-    )
-    gain = gain_of(with_it, alone)
-    assert gain is not None and (gain.against, gain.least, gain.mean) == (3.0, -3.0, -0.25)
+def test_what_no_passage_explains_speaks_against_the_question() -> None:
+    alone = ItemScore(-8.0, 4, each=(-1.0, -2.0, -3.0, -2.0))
+    each = ((-1.0, -5.0, -2.0, -3.0), (-4.0, -2.5, -3.0, -4.0))
+    gains = [gain_of(ItemScore(sum(of), 4, each=of), alone) for of in each]
+    assert [gain and gain.each for gain in gains] == [(0.0, -3.0, 1.0, -1.0), (-3.0, -0.5, 0.0, -2.0)]
+    given = [replace(e, gain=gain) for e, gain in zip(found("ocean tides", "ocean", mean=None), gains, strict=True)]
+    measured = of_evidence(QUESTION, given)
+    assert measured["against"] == 1.5 and measured["least_gain"] == -3.0, "of all passages; of the best one"

@@ -234,7 +234,7 @@ async def test_a_reranker_sends_places_and_no_texts_but_of_hits_that_are_its_own
     hits = tuple(Hit(chunk(n, f"Pump {n} " + "x" * 500), 1.0 / n, {"dense": n}) for n in (1, 2, 3))
     own = replace(hits[0], score=7.0)
     found = Reranked(
-        (Ranked(hits[2], 3.0, Gain(0.5, -1.0)), Ranked(own, 2.0, None), Ranked(hits[0], 1.0, None)), Usage(), 1
+        (Ranked(hits[2], 3.0, Gain(0.5, (-1.0, 2.0))), Ranked(own, 2.0, None), Ranked(hits[0], 1.0, None)), Usage(), 1
     )
     request = RerankRequest("pumps", hits, 3)
     sent = Reordered.of(found, request)
@@ -251,7 +251,7 @@ def test_what_is_pickled_as_its_fields_comes_out_as_it_was() -> None:
         0.25,
         Context("t", (0, 1)),
     )
-    evidence = Evidence("E1", hit, 0.5, 2, Gain(0.1, -2.0))
+    evidence = Evidence("E1", hit, 0.5, 2, Gain(0.1, (-2.0,)))
     for value in (evidence, Ranked(hit, 1.0, None), ScoreItem("a", "b"), ItemScore(-1.0, 2, None, (-0.5, -0.5))):
         for same in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value)):
             assert same == value and same is not value and type(same) is type(value)

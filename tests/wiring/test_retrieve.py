@@ -309,6 +309,56 @@ class Failing:
         raise RuntimeError("out of memory")
 
 
+# ---- how much each list weighs --------------------------------------------------------------------------------------
+
+# The cosine is best for the short one, whose words are everywhere; BM25 for the long one, which alone has the rare word.
+SHORT, LONG = "short.txt", "long.txt"
+WEIGHED = {
+    SHORT: "The water pump moves water.",
+    LONG: f"The flange of the {' '.join(f'part{i}' for i in range(25))} holds water.",
+    **{f"other{i}.txt": f"Shelf {i} of the water works holds item{i} and box{i}." for i in range(14)},
+}
+DIVIDED = "which water flange"
+
+
+@pytest.fixture(scope="module")
+def weighed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weighed")
+    ingest(write(folder / "a", WEIGHED), folder / "index")
+    return folder / "index"
+
+
+def test_the_dense_leg_weighs_what_the_config_says(weighed: Path) -> None:
+    def best(share: float) -> str:
+        r = retriever(weighed, config=RetrieverConfig(fusion="minmax", dense_weight=share))
+        return found(search(r, asked(DIVIDED, top_k=1)))[0]
+
+    assert [best(share) for share in (0, 0.1, RetrieverConfig().dense_weight, 1)] == [LONG, LONG, SHORT, SHORT]
+
+
+def test_a_query_has_a_share_of_its_own(weighed: Path) -> None:
+    """With the configured share the dense leg's best passage would come first, as above; but here BM25's leads by far."""
+    assert found(search(retriever(weighed), asked(DIVIDED, top_k=1))) == [LONG]
+
+
+@pytest.mark.parametrize("leg", ["dense", "sparse"])
+@pytest.mark.parametrize("fusion", get_args(Fusion))
+def test_all_variants_together_weigh_less_than_the_question(weighed: Path, fusion: Fusion, leg: Any) -> None:
+    """Two that agree, and that would outvote the question if each counted as much."""
+    question, variants = "flange", ("pump moves", "moves the pump")
+    r = retriever(weighed)
+    assert found(search(r, SearchQuery((question, *variants), legs=(leg,), fusion=fusion, top_k=1))) == [LONG]
+    assert found(search(r, SearchQuery(variants, legs=(leg,), fusion=fusion, top_k=1))) == [SHORT]
+
+
+@pytest.mark.parametrize("k", [1, 60, 1000])
+def test_ranks_are_fused_with_the_configs_k(weighed: Path, k: int) -> None:
+    r = retriever(weighed, config=RetrieverConfig(fusion="rrf", rrf_k=k))
+    hit = search(r, asked("pump moves water", top_k=1)).hits[0]
+    assert hit.ranks == {"dense": 1, "sparse": 1}
+    assert hit.score == pytest.approx(2 / (k + 1))
+
+
 def test_bad_variants_do_not_hurt(index: Path) -> None:
     query = SearchQuery(("tenant rent", "language language language", "pump water B-120"), buckets=("docs",))
     assert search(retriever(index), query).hits[0].chunk.uri == "lease.md"

@@ -1,9 +1,10 @@
-"""The command ``search`` with ``--json``: each hit says which legs found it, and the place in the file that it is."""
+"""The command ``search``: each hit says which legs found it, its place in the file, and whether a reader sees it."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 
 from assay.__main__ import main
@@ -54,9 +55,43 @@ def test_a_hit_of_the_link_hop_says_so(index: Path, capsys: pytest.CaptureFixtur
     assert linked == ["unit.md"], "which the best hit mentions by its title"
 
 
-def searched(index: Path, question: str, legs: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    with pytest.raises(SystemExit) as end:
-        main(["search", question, "--index", str(index), "--legs", legs, "--json"])
-    assert end.value.code == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["hits"]
+def test_facets_are_counted(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facets = printed(index, ["pump", "--facet", "title", "--facet", "format", "--json"], capsys)["facets"]
+    assert {name: {v["value"]: v["count"] for v in facet["values"]} for name, facet in facets.items()} == {
+        "title": {"Pumps": 1, "Unit Seven": 1, "Lions": 1},
+        "format": {"md": 3},
+    }
+    assert "format: md (3)" in shown(index, ["pump", "--facet", "format"], capsys)
+
+
+def test_text_that_no_reader_sees_is_marked(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(["zebra seen"])
+    unseen = book.create_sheet()
+    unseen.append(["zebra unseen"])
+    unseen.sheet_state = "hidden"
+    (tmp_path / "more").mkdir()
+    book.save(tmp_path / "more" / "book.xlsx")
+    ingest(tmp_path / "more", index)
+    ask = ["zebra", "--legs", "sparse"]
+    hits = printed(index, [*ask, "--json"], capsys)["hits"]
+    assert {hit["heading"][0]: hit["hidden"] for hit in hits} == {"Sheet": False, "Sheet1 (hidden sheet)": True}
+    heads = [line for line in shown(index, ask, capsys).splitlines() if "book.xlsx" in line]
+    assert sorted("hidden text" in head for head in heads) == [False, True]
+
+
+def printed(index: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shown(index, arguments, capsys))
     return found
+
+
+def shown(index: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(["search", *arguments, "--index", str(index)])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def searched(index: Path, question: str, legs: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    hits: list[dict[str, Any]] = printed(index, [question, "--legs", legs, "--json"], capsys)["hits"]
+    return hits

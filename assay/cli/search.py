@@ -15,6 +15,7 @@ from assay.client import Client
 from assay.config import AppConfig
 from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket, in_words
 from assay.schemas import Filter, Fusion, SearchHit, SearchRequest, SearchResponse
+from assay.statements import empty
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
 
@@ -133,8 +134,7 @@ def _show(result: SearchResponse, out: Console) -> None:
     if not result.hits:
         say("Nothing found.")
         if result.explain.blocking is not None:
-            blocking = result.explain.blocking.model_dump_json(by_alias=True)
-            say(f"No passage passes {blocking}; without it there are {result.explain.count_without}.")
+            say(empty(result.explain.blocking, result.explain.count_without))
     for number, hit in enumerate(result.hits, start=1):
         say(f"{number}. {_where(hit)}", "bold")
         say(f"   {_why(hit)}", "dim")

@@ -12,11 +12,14 @@ from assay import retrieve
 from assay.config import Legs, RetrieverConfig
 from assay.errors import IndexFault, InvalidFilter, NotFound, StageUnavailable, UnknownBucket, UnknownField
 from assay.index import dense, kernels
+from assay.index.buckets import BucketSchema
+from assay.index.files import Layout
 from assay.index.filters import FIELDS
+from assay.index.ingest import Ingestion
 from assay.schemas import OPS, Filter, Fusion
 from assay.types import Scope, SearchQuery, SearchResult
 from tests.unit.index.fakes import WordEncoder
-from tests.wiring.index.builders import found, ingest, retriever, search, some_texts, text_of, write
+from tests.wiring.index.builders import DirectParser, found, ingest, retriever, search, some_texts, text_of, write
 
 FILES = {
     "pump.md": "# Pumps\n\nThe pump B-120 moves cold water.",
@@ -134,6 +137,25 @@ def test_an_empty_set_names_what_emptied_it(index: Path) -> None:
     assert result.explain.blocking.model_dump(by_alias=True) == where("ingested_at", ">", "2199-01-01")
     assert result.explain.count_without == 2
     assert result.explain.methods == {"dense": "skipped", "sparse": "skipped"}
+
+
+def test_an_empty_set_names_all_that_had_to_go(index: Path) -> None:
+    """Without either of the two alone there would still be nothing, which helps nobody."""
+    nothing = [where("format", "=", "zip"), where("page", ">", 4000)]
+    explain = search(retriever(index), asked("pump", {"and": [where("title", "=", "Pumps"), *nothing]})).explain
+    assert explain.blocking is not None
+    assert explain.blocking.model_dump(by_alias=True) == {"and": nothing}
+    assert explain.count_without == 2
+
+
+def test_a_bucket_that_holds_nothing_is_no_fault_of_the_filter(tmp_path: Path) -> None:
+    ingest(write(tmp_path / "a", FILES), tmp_path / "index")
+    encoder, schema = WordEncoder(), BucketSchema.model_validate({"fields": {"kind": {"type": "text"}}})
+    Ingestion(
+        Layout(str(tmp_path / "index")), "new", [], encoder, encoder.embed_now, DirectParser(), schema=schema
+    ).run()
+    explain = search(retriever(tmp_path / "index"), asked("pump", where("format", "=", "md"), buckets=("new",))).explain
+    assert (explain.allowed_rows, explain.blocking, explain.count_without) == (0, None, None)
 
 
 def test_a_document_can_be_what_emptied_it(index: Path) -> None:

@@ -64,6 +64,30 @@ def test_facets_are_counted(index: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "format: md (3)" in shown(index, ["pump", "--facet", "format"], capsys)
 
 
+@pytest.mark.parametrize(
+    ("filters", "said"),
+    [
+        (
+            {"field": "format", "op": "=", "value": "zip"},
+            "No passage has format = zip. Without that filter there are 3.",
+        ),
+        (
+            {"and": [{"field": "title", "op": "=", "value": "Lions"}, {"field": "page", "op": ">", "value": 4000}]},
+            "No passage has page > 4000. Without that filter there is 1.",
+        ),
+        (
+            {"and": [{"field": "format", "op": "=", "value": "zip"}, {"field": "page", "op": ">", "value": 4000}]},
+            "No passage passes the whole filter, and leaving out one condition is not enough: "
+            "without format = zip and page > 4000 there are 3.",
+        ),
+    ],
+)
+def test_what_left_nothing_is_said(
+    index: Path, filters: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(index, ["pump", "--filter", json.dumps(filters)], capsys) == f"Nothing found.\n{said}\n"
+
+
 def test_text_that_no_reader_sees_is_marked(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     book = openpyxl.Workbook()
     book.active.append(["zebra seen"])

@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parents[1] / "configs" / "calibration"
 FORMAT = 1
 # The templates that each method scores with; ``passage`` also gives the grader its likelihoods.
 PROMPTS: Mapping[RerankMethod, str] = {
+    "title": "title",
     "likelihood": "passage",
     "pointwise": "pointwise",
     "score": "grade",

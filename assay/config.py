@@ -264,9 +264,23 @@ class GradeConfig(Logistic):
     )
     holds: Logistic = Field(
         default=Logistic(
-            intercept=-0.2086,
-            weights={"pairs": 2.5763, "kind": 1.3688, "no_denial": -3.3092, "denies": -0.427, "numbers": 2.302},
-            means={"pairs": 0.2711, "kind": 0.9522, "no_denial": 0.1074, "denies": 0.0583, "numbers": 0.9428},
+            intercept=-0.2257,
+            weights={
+                "pairs": 1.8845,
+                "sentence_lead": 1.7106,
+                "kind": 1.2855,
+                "no_denial": -3.5321,
+                "denies": -0.438,
+                "numbers": 2.2229,
+            },
+            means={
+                "pairs": 0.2711,
+                "sentence_lead": 0.3205,
+                "kind": 0.9522,
+                "no_denial": 0.1074,
+                "denies": 0.0583,
+                "numbers": 0.9428,
+            },
         ),
         description="P(it says what is asked, if it is about it), and not only something near to it.",
     )
@@ -299,15 +313,16 @@ class SupportConfig(Logistic):
     means: Mapping[str, float] = {"covered": 0.7169, "covered_by_quote": 0.68, "neighbours": 0.2961}
 
 
-RerankMethod = Literal["likelihood", "pointwise", "score", "listwise"]
+RerankMethod = Literal["title", "likelihood", "pointwise", "score", "listwise"]
 
 
 class RerankerConfig(_Config):
     engine: str = "small"
     method: RerankMethod = Field(
         default="likelihood",
-        description="likelihood: of the question after the passage, right for small models; pointwise: yes or no; score: "
-        "expected grade from 0 to 10; listwise: one call for all passages, for large models.",
+        description="title: of the passage's title after the question, cheapest, for titles that are names; likelihood: of the "
+        "question after the passage; both are right for small models; pointwise: yes or no; score: expected grade from 0 to "
+        "10; listwise: one call for all passages, for large models.",
     )
     calibration: str = Field(
         default="auto",
@@ -315,7 +330,7 @@ class RerankerConfig(_Config):
     )
     threshold: float | None = Field(
         default=None,
-        description="Passages with less are dropped: nats per token (likelihood), or 0 to 1 (the other methods).",
+        description="Passages with less are dropped: nats (title), nats per token (likelihood), or 0 to 1 (the others).",
     )
     candidates: int = Field(default=8, ge=1, le=200, description="The best of the fused list, scored by the model.")
     passage_tokens: int = Field(default=96, ge=16, le=8192)

@@ -323,7 +323,8 @@ def _passage(slot: str, hit: Hit, tokenizer: Tokenizer, most: int) -> str:
     chunk = hit.chunk
     where = " > ".join(dict.fromkeys((chunk.title, *chunk.heading)))
     page = f", page {chunk.page}" if chunk.page is not None else ""
-    mark = " (from the web, not trusted)" if chunk.untrusted else ""
+    why = "from the web" if chunk.untrusted else "hidden text" if chunk.hidden else ""
+    mark = f" ({why}, not trusted)" if why else ""
     head = f"[{slot}] {passage(where)} (doc_id {inert(chunk.doc_id)}, bucket {chunk.bucket}{page}){mark}"
     return f"{head}\n{tokenizer.truncate(passage(chunk.text), most)}"
 

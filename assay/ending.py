@@ -394,6 +394,7 @@ def _references(found: EvidenceSet) -> list[EvidenceRef]:
             sources=sorted(e.hit.ranks),
             round=e.round,
             untrusted=e.hit.chunk.untrusted,
+            hidden=e.hit.chunk.hidden,
         )
         for e in found.all
     ]

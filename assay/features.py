@@ -56,7 +56,7 @@ class _Read:
 @lru_cache(maxsize=512)
 def _read(chunk: Chunk) -> _Read:
     title = _BRACKETS.sub("", chunk.title)
-    named = content_terms(title) if 0 < len(title.split()) <= _MOST_WORDS else []
+    named = is_name(title)
     return _Read(
         chunk.doc_id,
         normalise(title).strip() if named else "",
@@ -64,6 +64,11 @@ def _read(chunk: Chunk) -> _Read:
         normalise(chunk.text),
         frozenset(terms(" ".join((chunk.title, *chunk.heading, chunk.text)))),
     )
+
+
+def is_name(title: str) -> bool:
+    """Whether a title may be what others call its document. A long one is a sentence."""
+    return 0 < len(title.split()) <= _MOST_WORDS and bool(content_terms(title))
 
 
 def words_of(chunk: Chunk) -> frozenset[str]:

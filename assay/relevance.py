@@ -1,19 +1,21 @@
-"""How relevant each passage is to a question, by what a language model makes of the two: four methods, one interface.
+"""How relevant each passage is to a question, by what a language model makes of the two: five methods, one interface.
 
 Which of them is right hangs on the model. A small one is at chance or worse when it is asked to judge in words, while its
-probabilities do order passages (``likelihood``); a large one judges well, and cheapest all passages in one call (``listwise``).
+probabilities do order passages (``title``, ``likelihood``); a large one judges well, and cheapest all passages in one call
+(``listwise``).
 """
 
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from assay.config import RerankMethod
 from assay.errors import BadModelOutput
+from assay.features import is_name
 from assay.ports import LLM
 from assay.schemas import Usage
 from assay.templates import Prompts
@@ -21,7 +23,18 @@ from assay.types import CompletionRequest, Gain, ItemScore, Message, ScoreItem, 
 
 # What the question's likelihood is compared with: the same question after no passage at all.
 NO_PASSAGE = "A question:"
+NO_QUESTION = "Found article:"  # and a title's: the same title, whatever was searched for
+# Of a question's evidence, the passages that a grade weighs the model's words of: those at a first stage's top.
+GRADED = 3
+MEASURING: tuple[RerankMethod, ...] = ("title", "likelihood")  # the methods that give a grade its gains
 BEST = 10  # of the grades that ``score`` and ``listwise`` ask for
+
+
+class Passage(NamedTuple):
+    """``text``: with its headings."""
+
+    text: str
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ class Relevance:
 
 class Method(Protocol):
     async def score(
-        self, question: str, passages: Sequence[str], request_id: str, cache_salt: str | None = None
+        self, question: str, passages: Sequence[Passage], request_id: str, cache_salt: str | None = None
     ) -> Relevance:
         """All passages are in the engine at once. Raises ``BadModelOutput`` where none could be scored."""
         ...
@@ -46,6 +59,7 @@ class Method(Protocol):
 
 def method(name: RerankMethod, llm: LLM, prompts: Prompts) -> Method:
     methods: dict[RerankMethod, Callable[[LLM, Prompts], Method]] = {
+        "title": Titles,
         "likelihood": Likelihood,
         "pointwise": Pointwise,
         "score": Graded,
@@ -60,7 +74,7 @@ def gain_of(score: ItemScore, alone: ItemScore) -> Gain | None:
         return None
     each = [with_it - without for with_it, without in zip(score.each, alone.each, strict=False)]
     mean = score.mean - alone.mean
-    return Gain(mean, min(each, default=mean), sum(max(-nats, 0.0) for nats in each) / max(1, len(each)))
+    return Gain(mean, min(each, default=mean), sum(max(-nats, 0.0) for nats in each))
 
 
 class Likelihood:
@@ -70,14 +84,52 @@ class Likelihood:
         self._llm, self._prompt = llm, prompts["passage"]
 
     async def score(
-        self, question: str, passages: Sequence[str], request_id: str, cache_salt: str | None = None
+        self, question: str, passages: Sequence[Passage], request_id: str, cache_salt: str | None = None
     ) -> Relevance:
-        items = [ScoreItem(self._prompt.fill(passage=passage), f" {question}") for passage in passages]
-        alone = ScoreItem(NO_PASSAGE, f" {question}")
-        scores = await self._llm.score(ScoreRequest((alone, *items), request_id, cache_salt))
-        first, rest = scores.items[0], scores.items[1:]
-        gains = tuple(gain_of(score, first) for score in rest)
+        scores = await self._llm.score(ScoreRequest(self.items(question, passages), request_id, cache_salt))
+        gains = self.gains(scores.items)
         return _checked(tuple(math.nan if gain is None else gain.mean for gain in gains), scores, gains)
+
+    def items(self, question: str, passages: Sequence[Passage]) -> tuple[ScoreItem, ...]:
+        """The question alone, and after each passage."""
+        contexts = [NO_PASSAGE, *(self._prompt.fill(passage=passage.text) for passage in passages)]
+        return tuple(ScoreItem(context, f" {question}") for context in contexts)
+
+    @staticmethod
+    def gains(scores: Sequence[ItemScore]) -> tuple[Gain | None, ...]:
+        """Of the scores of ``items``."""
+        return tuple(gain_of(score, scores[0]) for score in scores[1:])
+
+
+class Titles:
+    """Nats by which the question makes the passage's title more likely: what the model knows of what has that name. It reads no
+    passage but the first ``GRADED``, whose gains a grade asks for.
+
+    A title that is no name says nothing, and has the mean of the others; where it is so for most of the passages, all are
+    equal, and keep the order that they came in."""
+
+    def __init__(self, llm: LLM, prompts: Prompts) -> None:
+        self._llm, self._prompt, self._likelihood = llm, prompts["title"], Likelihood(llm, prompts)
+
+    async def score(
+        self, question: str, passages: Sequence[Passage], request_id: str, cache_salt: str | None = None
+    ) -> Relevance:
+        named = [passage.title if is_name(passage.title) else "" for passage in passages]
+        titles = list(dict.fromkeys(filter(None, named))) if 2 * named.count("") <= len(named) else []
+        graded = self._likelihood.items(question, passages[:GRADED])
+        context = self._prompt.fill(question=question)
+        items = [ScoreItem(before, f" {title}") for before in (context, NO_QUESTION) for title in titles]
+        scores = await self._llm.score(ScoreRequest((*graded, *items), request_id, cache_salt))
+        found, alone = (scores.items[len(graded) + start :][: len(titles)] for start in (0, len(titles)))
+        nats = {
+            title: math.nan if with_it.fault or without.fault else with_it.logprob - without.logprob
+            for title, with_it, without in zip(titles, found, alone, strict=True)
+        }
+        known = [nats[title] for title in named if title in nats and not math.isnan(nats[title])]
+        nats[""] = sum(known) / len(known) if known else 0.0
+        gains = self._likelihood.gains(scores.items[: len(graded)])
+        values = tuple(nats[title if titles else ""] for title in named)
+        return _checked(values, scores, (*gains, *(None,) * (len(passages) - len(gains))))
 
 
 class Pointwise:
@@ -88,9 +140,9 @@ class Pointwise:
         self._llm, self._prompt = llm, prompts["pointwise"]
 
     async def score(
-        self, question: str, passages: Sequence[str], request_id: str, cache_salt: str | None = None
+        self, question: str, passages: Sequence[Passage], request_id: str, cache_salt: str | None = None
     ) -> Relevance:
-        contexts = [self._prompt.fill(question=question, passage=passage) for passage in passages]
+        contexts = [self._prompt.fill(question=question, passage=passage.text) for passage in passages]
         return await yes(self._llm, contexts, request_id, cache_salt)
 
 
@@ -101,9 +153,9 @@ class Graded:
         self._llm, self._prompt = llm, prompts["grade"]
 
     async def score(
-        self, question: str, passages: Sequence[str], request_id: str, cache_salt: str | None = None
+        self, question: str, passages: Sequence[Passage], request_id: str, cache_salt: str | None = None
     ) -> Relevance:
-        contexts = [self._prompt.fill(question=question, passage=passage) for passage in passages]
+        contexts = [self._prompt.fill(question=question, passage=passage.text) for passage in passages]
         grades = tuple(f" {grade}" for grade in range(BEST + 1))
         return await _choice(
             self._llm, contexts, grades, lambda p: sum(i * x for i, x in enumerate(p)) / BEST, request_id, cache_salt
@@ -122,11 +174,11 @@ class Listwise:
         self._llm, self._prompt = llm, prompts["listwise"]
 
     async def score(
-        self, question: str, passages: Sequence[str], request_id: str, cache_salt: str | None = None
+        self, question: str, passages: Sequence[Passage], request_id: str, cache_salt: str | None = None
     ) -> Relevance:
         if not passages:
             return Relevance((), (), Usage())
-        listed = "\n\n".join(f"[{number}]\n{passage}" for number, passage in enumerate(passages, start=1))
+        listed = "\n\n".join(f"[{number}]\n{passage.text}" for number, passage in enumerate(passages, start=1))
         completion = await self._llm.complete(
             CompletionRequest(
                 messages=(

@@ -11,12 +11,9 @@ from assay.config import RerankerConfig
 from assay.context import focus
 from assay.grade import FeatureGrader
 from assay.ports import LLM, Tokenizer
-from assay.relevance import method, yes
+from assay.relevance import GRADED, Passage, method, yes
 from assay.templates import Prompts
 from assay.types import Grade, GradeRequest, Hit, Ranked, Reranked, RerankRequest, Support, SupportRequest
-
-# Of a question's evidence, the passages that a grade weighs the model's words of: those at a first stage's top.
-GRADED = 3
 
 
 def standardise(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -33,12 +30,13 @@ def blend(first: Sequence[float], second: Sequence[float], weight: float) -> NDA
     return np.where(np.isnan(b), a, (1 - abs(weight)) * a + weight * b)
 
 
-def passage(question: str, hit: Hit, tokens: int, tokenizer: Tokenizer) -> str:
+def passage(question: str, hit: Hit, tokens: int, tokenizer: Tokenizer) -> Passage:
     """What the model is given of a hit: under its heading, and of a longer text the part that is nearest to the question."""
     headings = " > ".join(dict.fromkeys(filter(None, (hit.chunk.title, *hit.chunk.heading))))
     where = tokenizer.truncate(headings, tokens // 2)
     text = focus(hit.chunk.text, question, tokens - tokenizer.count(where), tokenizer)
-    return inert.passage(f"{where}\n{text}" if where else text)
+    title = inert.passage(tokenizer.truncate(hit.chunk.title, tokens // 2))
+    return Passage(inert.passage(f"{where}\n{text}" if where else text), title)
 
 
 class LLMReranker:

@@ -228,7 +228,7 @@ class LocalRetriever:
             return None
         try:
             if not reader.has("dense"):
-                raise StageUnavailable("the dense leg is torn")
+                raise _torn_leg(reader, "dense")
             async with asyncio.timeout(EMBED_SHARE * self._config.timeout_s):
                 vectors = await self._embedder.embed(query.queries)
             if not np.isfinite(vectors).all():
@@ -310,7 +310,7 @@ class LocalRetriever:
 
     def _sparse(self, reader: Reader, queries: Sequence[str], allowed: Allowed) -> _Answer:
         if not reader.has("sparse"):
-            raise StageUnavailable("the sparse leg is torn")
+            raise _torn_leg(reader, "sparse")
         asked = [reader.sparse_query(q) for q in queries]
         return _of_sparse(reader, asked, [reader.search_sparse(q, self._config.fetch, allowed.mask) for q in asked])
 
@@ -473,9 +473,10 @@ def _guarded(leg: Leg, legs: Sequence[Leg], work: Callable[[], _Answer]) -> _Ans
 
 
 def _degraded(leg: Leg, fault: Exception, legs: Sequence[Leg]) -> Degraded:
-    log.warning("the %s leg failed", leg, exc_info=fault)
+    known = isinstance(fault, AssayError)  # says all that a stack would
+    log.warning("the %s leg failed: %s", leg, fault, exc_info=None if known else fault)
     why = "took too long" if isinstance(fault, TimeoutError) else f"failed: {type(fault).__name__}"
-    reason = str(fault) if isinstance(fault, AssayError) else f"the {leg} leg {why}"
+    reason = str(fault) if known else f"the {leg} leg {why}"
     return Degraded(stage="retriever", reason=reason, fallback=_fallback(leg, legs))
 
 
@@ -528,21 +529,29 @@ def _with_extras(
 
 
 def _with_context(reader: Reader, hits: Sequence[Hit], question: str, chars: int, mask: Mask | None) -> tuple[Hit, ...]:
-    """What surrounds a match is of its document, and of its neighbours as far as those are allowed."""
-    wider = sorted({hit.chunk.doc_id for hit in hits if len(hit.chunk.text) < chars})
-    texts = reader.texts(wider)
-    runs = {doc_id: reader.runs(doc_id, mask) for doc_id in wider}
+    """What surrounds a match is of its document, and of its neighbours as far as those are allowed. Around a hit that is not
+    hidden nothing is: a hit says of all its text whether it is to be trusted."""
+    wider = sorted({(hit.chunk.doc_id, hit.chunk.hidden) for hit in hits if len(hit.chunk.text) < chars})
+    texts = reader.texts(sorted({doc_id for doc_id, _ in wider}))
+    seen = reader.seen(mask) if wider else mask
+    runs = {(doc_id, hidden): reader.runs(doc_id, mask if hidden else seen) for doc_id, hidden in wider}
 
     def context(chunk: Chunk) -> Context:
         offset, text = chunk.start, chunk.text
         if len(chunk.text) < chars:
-            whole = runs[chunk.doc_id] or [(0, len(texts[chunk.doc_id]))]
+            whole = runs[chunk.doc_id, chunk.hidden] or [(0, len(texts[chunk.doc_id]))]
             offset, last = next((low, high) for low, high in whole if low <= chunk.start < high)
             text = texts[chunk.doc_id][offset:last]
         start, end = window(text, (chunk.start - offset, chunk.end - offset), question, chars)
         return Context(text[start:end], (start + offset, end + offset))
 
     return tuple(replace(hit, context=context(hit.chunk)) for hit in hits)
+
+
+def _torn_leg(reader: Reader, leg: Leg) -> StageUnavailable:
+    """Of a leg that no segment has. Of the files that it lacks the first is named: what mends one mends them all."""
+    reasons = (reason for of, reason in reader.torn if of in (leg, None))
+    return StageUnavailable(next(reasons, f"the {leg} leg is torn"))
 
 
 def _torn(reader: Reader, legs: Sequence[Leg]) -> list[Degraded]:

@@ -166,8 +166,9 @@ class Degraded(Shape):
 
 class Citation(Shape):
     """Where a sentence's claim stands. ``number`` is one per document per answer; ``span`` counts characters of the
-    document's text, and that text at ``span`` is ``quote``. ``untrusted``: it is from the web, not of the collection. A passage
-    that is no chunk of the index has a negative ``chunk_id``."""
+    document's text, and that text at ``span`` is ``quote``. ``untrusted``: it is from the web, not of the collection;
+    ``hidden``: no reader of the file sees some of the passage, so it is not to be trusted either. A passage that is no chunk
+    of the index has a negative ``chunk_id``."""
 
     number: int
     slot: str
@@ -182,6 +183,7 @@ class Citation(Shape):
     quote: str
     support: float = Field(default=1.0, ge=0, le=1, description="How far the quote bears the sentence.")
     untrusted: bool = False
+    hidden: bool = False
 
 
 class Source(Shape):
@@ -267,7 +269,8 @@ class TraceStep(Shape):
 
 class EvidenceRef(Shape):
     """A passage that was found. ``rank``: its place, from 1, among all of them, of which an answer is made of the first
-    ``loop.answer_evidence``; ``span``: its characters in the document's text."""
+    ``loop.answer_evidence``; ``span``: its characters in the document's text; ``untrusted`` and
+    ``hidden`` as of ``Citation``."""
 
     slot: str
     chunk_id: int
@@ -280,6 +283,7 @@ class EvidenceRef(Shape):
     sources: list[str]
     round: int
     untrusted: bool = False
+    hidden: bool = False
 
 
 # ---- ask ------------------------------------------------------------------------------------------------------------

@@ -63,11 +63,15 @@ def not_written(reason: str) -> str:
 
 def empty(blocking: Filter, count: int | None) -> str:
     """Says what left nothing, and how much is there without it."""
-    there = f"there {'is' if count == 1 else 'are'} {count}"
+    there = there_are(count or 0)
     if len(parts := blocking_parts(blocking)) == 1:
         return f"No passage has {describe(blocking)}. Without that filter {there}."
     told = " and ".join(map(describe, parts))
     return f"No passage passes the whole filter, and leaving out one condition is not enough: without {told} {there}."
+
+
+def there_are(count: int) -> str:
+    return f"there {'is' if count == 1 else 'are'} {count}"
 
 
 def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Explain | None) -> str:

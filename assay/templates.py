@@ -18,6 +18,7 @@ HOLES: Mapping[str, tuple[str, ...]] = {
     "decide": ("count", "buckets"),
     "agent": ("buckets",),
     "passage": ("passage",),
+    "title": ("question",),
     "pointwise": ("question", "passage"),
     "grade": ("question", "passage"),
     "listwise": ("best",),

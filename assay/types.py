@@ -294,12 +294,14 @@ class DocumentInfo:
 
 @dataclass(frozen=True, slots=True)
 class DocumentText:
-    """A part of a document's text: the characters of ``span``, of ``chars`` in all."""
+    """A part of a document's text: the characters of ``span``, of ``chars`` in all. ``hidden``: no reader of the file sees
+    some of them."""
 
     document: DocumentInfo
     text: str
     span: tuple[int, int]
     chars: int
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,8 +389,8 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Gain:
     """By how many nats a passage makes the question more likely: ``mean`` of its tokens, and ``least`` of any of them,
-    which is what the passage does not explain. ``against``: by how many it makes tokens less likely, a mean over all of them
-    to which the others give nothing."""
+    which is what the passage does not explain. ``against``: by how many it makes tokens less likely, all of them together;
+    the others give nothing."""
 
     mean: float
     least: float

@@ -165,4 +165,5 @@ class Verifier:
             quote=chunk.text[slice(*span)],
             support=borne,
             untrusted=chunk.untrusted,
+            hidden=chunk.hidden,
         )

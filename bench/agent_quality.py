@@ -18,7 +18,8 @@ from assay.expand import LLMExpander
 from assay.generate import ExtractGenerator
 from assay.ledger import UNUSED
 from assay.ports import Generator
-from assay.rerank import GRADED, LLMReranker
+from assay.relevance import GRADED
+from assay.rerank import LLMReranker
 from assay.retrieve import LocalRetriever
 from assay.run import Stages
 from assay.schemas import AskOptions, AskRequest, AskResponse, Include, Mode, Usage

@@ -10,7 +10,8 @@ from assay.calibrate.fit import interval
 from assay.calibration import Figure
 from assay.config import GradeConfig, RerankerConfig, RerankMethod
 from assay.eval.ranking import Bench
-from assay.rerank import GRADED, LLMReranker
+from assay.relevance import GRADED, MEASURING
+from assay.rerank import LLMReranker
 from bench.llm_parts import Parts, row_of
 from bench.report import Row
 from deployments.calibrate import vectors
@@ -29,17 +30,23 @@ async def rerank(parts: Parts) -> list[Row]:
         bench.index()
         most = FEW if parts.quick else QUERIES.get(name, 40)
         found += await ranking.candidates(name, bench, parts.encoder, most, TOP)
-    values, tokens = await ranking.scored(found, "likelihood", parts.known, parts.tokenizer, size)
-    fitted, figures = ranking.chosen(found, {"likelihood": values}, size)
-    rows = [Row("rerank by likelihood: weight fitted over all queries", fitted.weight, "share")]
+    passages, values, weights = sum(len(c.hits) for c in found), {}, {}
+    rows: list[Row] = []
+    for kind in MEASURING:
+        values[kind], tokens = await ranking.scored(found, kind, parts.known, parts.tokenizer, size)
+        alone, figures = ranking.chosen(found, {kind: values[kind]}, size)
+        weights[kind] = alone.weight
+        rows.append(Row(f"rerank by {kind}: weight fitted over all queries", alone.weight, "share"))
+        rows += [row_of(_of_method(figure, kind)) for figure in figures if "gain" in figure.name]
+        rows.append(Row(f"rerank by {kind}: prompt tokens a passage of at most {size}", tokens / passages, "tokens"))
+    fitted, figures = ranking.chosen(found, values, size)
+    rows.append(Row(f"rerank, method chosen: {fitted.method}, weight fitted over all queries", fitted.weight, "share"))
     for figure in figures:
         gain = "gain by reranking" in figure.name
         goal = (0.015 if figure.name.startswith("dbpedia") else 0.0) if gain else None
         rows.append(row_of(figure, at_least=goal))
-    passages = sum(len(c.hits) for c in found)
-    rows.append(Row(f"rerank by likelihood: prompt tokens a passage of at most {size}", tokens / passages, "tokens"))
     few = [c for name in QUERIES for c in [c for c in found if c.task == name][:FEW]]
-    rows += await _shorter(parts, few, fitted.weight or RerankerConfig().weight, size)
+    rows += await _shorter(parts, few, weights["likelihood"] or RerankerConfig().weight, size)
     for kind in ("pointwise", "score"):
         rows += await _other(parts, few, kind, size)
     return rows
@@ -92,6 +99,10 @@ async def sufficiency(parts: Parts) -> list[Row]:
     rows = [row_of(figure, **goals.get(figure.name, {})) for figure in figures]
     named = [f.model_copy(update={"name": f"{f.name}, without the model"}) for f in without if f.name in goals]
     return [*rows, *map(row_of, named)]
+
+
+def _of_method(figure: Figure, kind: RerankMethod) -> Figure:
+    return figure.model_copy(update={"name": f"rerank by {kind}: {figure.name}"})
 
 
 def _mean(name: str, values: NDArray[np.float64]) -> Figure:

@@ -1,6 +1,5 @@
 """This process joined to the Ray of a running graph, for calls by handle."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +10,6 @@ from ray.serve import context
 @contextmanager
 def attached(address: str) -> Iterator[None]:
     """``address``: ``host:port`` of the cluster's head. Raises what ``ray.init`` raises where there is none."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray asks for a token by default; a driver must be told to send it
     try:
         ray.init(address=address, namespace="serve", log_to_driver=False, configure_logging=False)
         yield

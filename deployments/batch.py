@@ -179,7 +179,7 @@ def connected(address: str, app: str) -> Iterator[None]:
         except (OSError, ValueError, RuntimeError, RayError, RayServeException) as e:
             raise SetupError(
                 f"no graph '{app}' can be reached at {address} ({type(e).__name__}): start it with `make serve`, and set "
-                f"the RAY_ADDRESS and RAY_AUTH_MODE that it prints"
+                f"the RAY_ADDRESS that it prints"
             ) from e
         yield
 

@@ -6,7 +6,6 @@ resuming are those of a run on one machine. The files must lie at the same paths
 
 import logging
 import math
-import os
 import pickle
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, Literal
 
 import ray
 import ray.data
-from ray.exceptions import RayError
+from ray.exceptions import AuthenticationError, RayError
 
 from assay.documents.names import doc_id_of
 from assay.errors import SetupError
@@ -29,6 +28,7 @@ from assay.models import resolve_model
 
 _FILES = 8  # that an actor takes at a time: their passages are embedded together
 _MOST_BLOCKS = 5_000
+_MOST_SAID = 300  # characters of what Ray says of a fault
 _STORE_BYTES = 512 * 2**20  # of a Ray that is started here: a few batches of texts and vectors
 
 
@@ -55,18 +55,32 @@ def reads(address: str, job: Job) -> Iterator[Reads]:
     stays, and the same command goes on.
     """
     local = address == "local"
-    os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray asks for a token by default; a driver must be told to send it
     started: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _STORE_BYTES} if local else {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of Lance, which is imported here, about the processes of Ray
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
     except (ConnectionError, RayError, ValueError, RuntimeError) as e:
-        raise SetupError(f"there is no Ray cluster at '{address}' ({e}); 'local' starts one", "ray") from None
+        raise SetupError(f"{_no_cluster(address)}: {_why(e)}", "ray") from None
     try:
         yield lambda sources, known: _read(job, sources, known)
     finally:
         ray.shutdown()
+
+
+def _no_cluster(address: str) -> str:
+    if address == "local":
+        return "no Ray could be started on this machine"
+    return f"there is no Ray cluster at '{address}' that can be used ('local' starts one)"
+
+
+def _why(fault: Exception) -> str:
+    """In one line: what Ray says of it may have a whole traceback in it."""
+    said = str(fault)
+    if isinstance(fault, AuthenticationError) or "AuthenticationError" in said or "InvalidAuthToken" in said:
+        return "its token and this command's are not the same (see RAY_AUTH_MODE and RAY_AUTH_TOKEN)"
+    lines = [line.strip() for line in said.splitlines()]
+    return next((line[:_MOST_SAID] for line in lines if line), type(fault).__name__)
 
 
 def _read(job: Job, sources: Sequence[Source], known: Mapping[str, str]) -> Iterator[Read | Row]:

@@ -25,7 +25,8 @@ from assay.eval.ranking import Bench
 from assay.index.embed import SentenceEmbedder
 from assay.index.files import write_atomic
 from assay.models import resolve_model
-from assay.rerank import GRADED, LLMReranker
+from assay.relevance import GRADED, MEASURING
+from assay.rerank import LLMReranker
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
 from deployments.engine.alone import AloneEngine
@@ -38,7 +39,9 @@ def calibrate(
         typer.Option(help="Folder of labelled data: docs/calibration.md says which files are looked for."),
     ],
     config: Annotated[Path, typer.Option(help="The Serve config that has the engine.")] = Path("configs/local.yaml"),
-    methods: Annotated[str, typer.Option(help="Methods of reranking to choose from, cheapest first.")] = "likelihood",
+    methods: Annotated[
+        str, typer.Option(help="Methods of reranking to choose from, cheapest first.")
+    ] = "title,likelihood",
     queries: Annotated[int, typer.Option(min=10, help="Queries of each judged collection.")] = 60,
     top: Annotated[int, typer.Option(min=2, max=100, help="Documents of each query that are reranked.")] = 20,
     work: Annotated[
@@ -133,11 +136,11 @@ class _Calibration:
         self, labelled: Sequence[cases.Labelled], data: Path, rerank: Reranking
     ) -> tuple[GradeConfig, list[Figure]]:
         found = await grading.cases(labelled, data, lambda texts: vectors(texts, self._encoder, self._work.parent))
-        likelihood = rerank.method == "likelihood"
+        gains = rerank.method in MEASURING
         config = RerankerConfig(candidates=GRADED, passage_tokens=rerank.passage_tokens)
-        reranker = LLMReranker(self._llm, self._tokenizer, config, self._prompts) if likelihood else None
+        reranker = LLMReranker(self._llm, self._tokenizer, config, self._prompts) if gains else None
         measured = await grading.samples(found, reranker, self._show())
-        return grading.fitted(found, measured, GradeConfig().min_answer, model=likelihood)
+        return grading.fitted(found, measured, GradeConfig().min_answer, model=gains)
 
     @staticmethod
     def _support(data: Path) -> tuple[SupportConfig, list[Figure]]:

@@ -192,6 +192,7 @@ def _source(number: int, cited: list[Citation]) -> str:
     pages = sorted({c.page for c in cited if c.page is not None})
     where = [first.title, " > ".join(first.heading)] if len(cited) == 1 else [first.title]
     where += [f"page{'s' if len(pages) > 1 else ''} {', '.join(map(str, pages))}"] if pages else []
+    where += ["hidden text"] if any(c.hidden for c in cited) else []
     return f"[{number}] {', '.join(' '.join(part.split()) for part in where if part)} ({first.uri})"
 
 

@@ -5,7 +5,6 @@ Tables go to stdout, progress and faults to stderr.
 
 import itertools
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -185,8 +184,7 @@ class Batch:
         source, out = self._folder / f"{name}.questions.jsonl", self._folder / f"{name}.jsonl"
         door.write_rows(source, rows)
         command = [sys.executable, "-m", "assay", "batch", str(source), str(out), "--address", address, *self._options]
-        # Ray reads it where it is imported, and a graph that was started here has told nobody to set it.
-        code = subprocess.run(command, env={"RAY_AUTH_MODE": "token", **os.environ}, check=False).returncode
+        code = subprocess.run(command, check=False).returncode
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
         if code not in (0, EXIT_SOME_FAILED):

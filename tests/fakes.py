@@ -168,7 +168,8 @@ class ListRetriever:
 
     async def document_lookup(self, query: DocumentQuery) -> DocumentText:
         text = "\n".join(c.text for c in self.chunks if c.doc_id == query.doc_id)
-        return DocumentText(await self.get_document_metadata(query), text, (0, len(text)), len(text))
+        hidden = any(c.hidden for c in self.chunks if c.doc_id == query.doc_id)
+        return DocumentText(await self.get_document_metadata(query), text, (0, len(text)), len(text), hidden)
 
     async def get_document_metadata(self, query: DocumentQuery) -> DocumentInfo:
         held = [c for c in self.chunks if c.doc_id == query.doc_id]

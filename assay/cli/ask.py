@@ -147,7 +147,8 @@ class Screen:
         heading = " > ".join(citation.heading)
         page = f"page {citation.page}" if citation.page is not None else ""
         place = f"characters {citation.span[0]}-{citation.span[1]}"
-        where = ", ".join(part for part in (citation.uri, heading, page, place) if part)
+        hidden = "hidden text" if citation.hidden else ""
+        where = ", ".join(part for part in (citation.uri, heading, page, place, hidden) if part)
         self._line("")
         self._line(f"[{citation.number}] {where}", "bold")
         self._line(f"    {' '.join(citation.quote.split())}")

@@ -1,6 +1,7 @@
 """``search``: an index of this machine, or what a running graph searches. Hits go to stdout; nothing else does."""
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from assay.client import Client
 from assay.config import AppConfig
 from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket, in_words
 from assay.schemas import Filter, Fusion, SearchHit, SearchRequest, SearchResponse
-from assay.statements import empty
+from assay.statements import blocking_parts, empty, there_are
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
 
@@ -115,6 +116,8 @@ async def _local(
     from assay.models import resolve_model
     from assay.retrieve import LocalRetriever
 
+    # What a retriever logs of a leg that failed stands in its result too, which is shown; here a log is nobody's to read.
+    logging.getLogger("assay.retrieve").addHandler(logging.NullHandler())
     app = serve_config.load(config).app if config else AppConfig()
     settings, _ = index_settings(config, uri=index, embedder=embedder)
     encoder = SentenceEmbedder(resolve_model(settings.embedder, Path(app.cache)))
@@ -134,7 +137,7 @@ def _show(result: SearchResponse, out: Console) -> None:
     if not result.hits:
         say("Nothing found.")
         if result.explain.blocking is not None:
-            say(empty(result.explain.blocking, result.explain.count_without))
+            say(_without_hits(result.explain.blocking, result.explain.count_without or 0))
     for number, hit in enumerate(result.hits, start=1):
         say(f"{number}. {_where(hit)}", "bold")
         say(f"   {_why(hit)}", "dim")
@@ -144,6 +147,13 @@ def _show(result: SearchResponse, out: Console) -> None:
     for name, facet in result.facets.items():
         values = [f"{v.value}{'' if v.to is None else f' to {v.to}'} ({v.count})" for v in facet.values]
         say(f"{name}: {', '.join(values) or 'no values'}")
+
+
+def _without_hits(blocking: Filter, count: int) -> str:
+    """One condition as it was given, so that it can be found in a long filter."""
+    if len(blocking_parts(blocking)) > 1:
+        return empty(blocking, count)
+    return f"No passage passes {blocking.model_dump_json(by_alias=True)}; without it {there_are(count)}."
 
 
 def _where(hit: SearchHit) -> str:

@@ -143,10 +143,13 @@ class DocumentPart(Shape):
 
 
 class Highlight(Shape):
+    """``hidden``: no reader of the file sees some of its text."""
+
     span: tuple[int, int]
     page: int | None = None
     heading: list[str] = []
     text: str
+    hidden: bool = False
 
 
 class DocumentView(Shape):

@@ -1,6 +1,5 @@
 """A bucket's schema: what its documents' metadata is called and of which type; and raw values to typed ones by it."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -224,8 +223,10 @@ def _text(raw: str | float | bool) -> str:
 def _number(raw: str | float | bool) -> float:
     if isinstance(raw, str) and any(c.isdigit() for c in raw) and _NUMBER.fullmatch(raw.strip()):
         raw = float(raw.replace(",", ""))
-    if isinstance(raw, bool | str) or abs(raw) >= 2**53 or not math.isfinite(raw):
+    if isinstance(raw, bool | str):
         raise ValueError("is not a number")
+    if not abs(raw) < 2**53:  # also what is none, nan
+        raise ValueError("is not a number that is finite and below 2**53 in size")
     return float(raw)
 
 

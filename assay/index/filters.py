@@ -22,7 +22,7 @@ from assay.schemas import OPS, And, FieldType, Filter, Not, Predicate
 Mask = NDArray[np.bool_]
 _WANTED: dict[FieldType, str] = {
     "text": "a text",
-    "number": "a number",
+    "number": "a number, finite and below 2**53 in size",
     "date": "an ISO 8601 date or date and time",
     "boolean": "true or false",
     "list": "a text, which the list is to contain",
@@ -261,7 +261,7 @@ def _value(value: object, type: FieldType, at: str) -> Any:
         return float(value)
     if type == "date" and isinstance(value, str) and (instant := instant_of(value)):
         return instant
-    raise InvalidFilter(f"the value must be {_WANTED[type]}", at, (_WANTED[type],))
+    raise InvalidFilter(f"the value must be {_WANTED[type]}", at)
 
 
 def _like(pattern: str, at: str) -> Callable[[Any], Any]:

@@ -264,5 +264,5 @@ def _highlight(place: tuple[int, int], parts: Sequence[_Part], text: str) -> Hig
     """Of what may be seen of it."""
     inside = [part for part in parts if part.start < place[1] and place[0] < part.end]
     shown = "".join(text[max(place[0], part.start) : min(place[1], part.end)] for part in inside)
-    passage = inside[0].passage
-    return Highlight(span=place, page=passage.page, heading=list(passage.heading), text=shown)
+    passage, hidden = inside[0].passage, any(part.passage.hidden for part in inside)
+    return Highlight(span=place, page=passage.page, heading=list(passage.heading), text=shown, hidden=hidden)

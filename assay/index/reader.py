@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from math import isnan, log, sqrt
 from pathlib import Path
 from typing import Any, TypeVar
@@ -283,6 +284,24 @@ class Reader:
             last = passage.ordinal
         return [(start, end) for start, end in runs]
 
+    @cached_property
+    def hidden(self) -> Mask:
+        """Which rows hold text that no reader of the file sees."""
+        with reading():
+            column = self._chunks.to_table(columns=["hidden"])["hidden"]
+        return np.asarray(column.to_numpy(), np.bool_)[self.catalog.offsets]
+
+    def seen(self, mask: Mask | None) -> Mask | None:
+        """The rows of a mask without the hidden ones; None where neither leaves any out."""
+        if not self.hidden.any():
+            return mask
+        return ~self.hidden if mask is None else mask & ~self.hidden
+
+    def has_hidden(self, doc_id: str, start: int, end: int) -> bool:
+        """Whether some of a document's characters are hidden. Raises ``NotFound``."""
+        rows = self.catalog.rows_in(doc_id)
+        return any(passage.start < end and start < passage.end for passage in self.chunks(rows[self.hidden[rows]]))
+
     def part(self, query: DocumentQuery, mask: Mask | None) -> DocumentText:
         """Raises ``NotFound``: the document, or a page, heading or place that it does not have among the allowed passages."""
         text = self.document(query.doc_id)
@@ -294,7 +313,8 @@ class Reader:
                 raise NotFound("the document has nothing there", "span")
             start, end = max(start, own[0]), min(end, own[1])
         end = min(end, start + query.max_chars)
-        return DocumentText(self.catalog.info(query.doc_id), text[start:end], (start, end), len(text))
+        hidden = self.has_hidden(query.doc_id, start, end)
+        return DocumentText(self.catalog.info(query.doc_id), text[start:end], (start, end), len(text), hidden)
 
     def _place_in(self, query: DocumentQuery, text: str, mask: Mask | None) -> tuple[int, int]:
         if query.span is not None:

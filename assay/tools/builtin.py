@@ -87,7 +87,7 @@ class SearchTool:
         )
         found = await context.retriever.search(query)
         note = "" if found.hits else _why_nothing(found.explain.allowed_rows)
-        around = [f"Around {hit.chunk.doc_id}: {hit.context.text}" for hit in found.hits if hit.context]
+        around = [f"Around {_named(hit.chunk)}: {hit.context.text}" for hit in found.hits if hit.context]
         return ToolOutput(
             found.hits,
             "\n".join([note, *around]).strip(),
@@ -118,6 +118,7 @@ class DocumentLookup:
         )
         found = await context.retriever.document_lookup(query)
         note = f"Characters {found.span[0]} to {found.span[1]} of {found.chars} of {asked.doc_id}."
+        note += " Some of them are hidden text, which no reader of the file sees." if found.hidden else ""
         return ToolOutput((_passage(found, asked.page),) if found.text.strip() else (), note, _filters(context))
 
 
@@ -189,6 +190,10 @@ def _why_nothing(allowed: int) -> str:
     return f"Nothing found among {allowed} passages. Ask in other words."
 
 
+def _named(chunk: Chunk) -> str:
+    return f"{chunk.doc_id} (hidden text, not trusted)" if chunk.hidden else chunk.doc_id
+
+
 def _passage(found: DocumentText, page: int | None) -> Hit:
     document, (start, end) = found.document, found.span
     chunk = Chunk(
@@ -202,5 +207,6 @@ def _passage(found: DocumentText, page: int | None) -> Hit:
         end=end,
         ordinal=0,
         page=page,
+        hidden=found.hidden,
     )
     return Hit(chunk, 1.0, {"lookup": 1})

@@ -145,7 +145,8 @@ export class Turn {
       });
       return h('li', { class: 'source' },
         h('p', { class: 'source-title' }, h('span', { class: 'number' }, String(source.number)), h('span', { dir: 'auto' }, source.title),
-          own.some((citation) => citation.untrusted) && h('span', { class: 'badge' }, 'from the web')),
+          own.some((citation) => citation.untrusted) && h('span', { class: 'badge' }, 'from the web'),
+          own.some((citation) => citation.hidden) && h('span', { class: 'badge' }, 'not visible in the file')),
         h('p', { class: 'source-where', dir: 'auto' }, [source.bucket, source.uri].filter(Boolean).join(' · ')),
         h('ul', {}, quotes));
     });

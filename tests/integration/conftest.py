@@ -1,5 +1,6 @@
 """One real graph for the whole session, over the KServe documentation: real Ray, the real model, the real index."""
 
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -53,9 +54,11 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def assay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """``python -m assay ...`` from the project's folder; its output is text."""
+    """``python -m assay ...`` from the project's folder, as in a shell where nobody has set what Ray reads; its output is
+    text."""
     command = [sys.executable, "-m", "assay", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    plain = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+    return subprocess.run(command, cwd=ROOT, env=plain, capture_output=True, text=True, timeout=900, check=False)
 
 
 def kserve() -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from assay.expand import LLMExpander, distinct
 from assay.features import of_evidence
 from assay.grade import FeatureGrader, follow_ups, uncovered
 from assay.plan import plan_schema
+from assay.relevance import gain_of
 from assay.rerank import LLMReranker, blend
 from assay.templates import Prompt
 from assay.types import (
@@ -23,6 +25,7 @@ from assay.types import (
     ItemScore,
     Message,
     PlanRequest,
+    Reranked,
     RerankRequest,
     ScoreItem,
     ScoreRequest,
@@ -114,6 +117,67 @@ async def test_rerank_orders_by_likelihood_and_keeps_the_gain() -> None:
     assert [r.hit.chunk.id for r in done.ranked] == [2, 1]
     assert done.ranked[0].gain is not None and done.ranked[0].gain.mean > 0 == done.ranked[0].gain.least
     assert len(llm.history) == 1, "one batch for all passages"
+
+
+class Knowing(ScriptedLLM):
+    """Knows that the article on the Moon is found by a search for tides; a title as such is as likely as any other."""
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        scores = await super().score(request)
+        return Scores(tuple(map(self._known, request.items, scores.items)), scores.usage)
+
+    @staticmethod
+    def _known(item: ScoreItem, score: ItemScore) -> ItemScore:
+        if item.context.endswith("Found article:") and item.continuation != f" {QUESTION}":
+            found = item.continuation == " Moon" and "tides" in item.context
+            return (
+                ItemScore(math.nan, 0, "too long")
+                if "Fault" in item.continuation
+                else ItemScore(-2.0 if found else -6.0, 1)
+            )
+        return score
+
+
+def titled(*titles: str) -> tuple[Hit, ...]:
+    return tuple(
+        replace(HITS[n % 3], chunk=replace(HITS[n % 3].chunk, id=n, doc_id=str(n), title=title), score=1 - n / 100)
+        for n, title in enumerate(titles)
+    )
+
+
+LONG = "An account of all that is known so far of stars"
+
+
+async def by_title(llm: ScriptedLLM, hits: tuple[Hit, ...]) -> Reranked:
+    config = RerankerConfig(method="title", weight=0.9)
+    return await LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(QUESTION, hits, len(hits)))
+
+
+async def test_titles_are_ordered_by_how_much_likelier_the_question_makes_them() -> None:
+    llm = Knowing()
+    done = await by_title(llm, titled("Sun", "Fish", LONG, "Fish", "Moon", "Moon"))
+    assert [r.hit.chunk.title for r in done.ranked[:2]] == ["Moon", "Moon"]
+    assert [r.hit.chunk.id for r in done.ranked] == [4, 5, 2, 0, 1, 3], "a title that is no name counts as the mean"
+    assert not done.faults
+    assert {r.hit.chunk.id for r in done.ranked if r.gain is not None} == {0, 1, 2}, "what a grade weighs"
+    (asked,) = llm.history
+    assert isinstance(asked, ScoreRequest), "one batch"
+    assert len(asked.items) == (1 + 3) + 2 * 3, "the question alone, after three passages; each title twice"
+
+
+async def test_where_most_titles_are_sentences_none_is_asked_and_the_order_stays() -> None:
+    llm = Knowing()
+    done = await by_title(llm, titled(LONG, "Moon", LONG, ""))
+    assert [r.hit.chunk.id for r in done.ranked] == [0, 1, 2, 3] and not done.faults
+    (asked,) = llm.history
+    assert isinstance(asked, ScoreRequest) and len(asked.items) == 1 + 3
+
+
+async def test_a_title_that_cannot_be_scored_is_counted_and_keeps_its_fused_score() -> None:
+    done = await by_title(Knowing(), titled("Sun", "Fault", "Moon"))
+    assert done.faults == 1 and done.ranked[0].hit.chunk.title == "Moon"
+    with pytest.raises(BadModelOutput, match="No passage could be scored: too long"):
+        await by_title(Knowing(), titled("Fault", "Fault"))
 
 
 async def test_hits_beyond_the_candidates_follow_in_fused_order() -> None:
@@ -260,3 +324,11 @@ def test_the_follow_up_asks_for_what_is_missing() -> None:
 def test_a_template_is_checked_when_it_is_loaded() -> None:
     with pytest.raises(SetupError, match=r"mine\.txt .*\$questoin.*\$count"):
         Prompt("plan", "$count and $questoin", "mine.txt")
+
+
+def test_what_speaks_against_a_question_adds_up_however_long_it_is() -> None:
+    with_it, alone = (
+        ItemScore(sum(each), len(each), each=each) for each in ((-1.0, -5.0, -2.0, -1.0), (-1.0, -2.0, -3.0, -2.0))
+    )
+    gain = gain_of(with_it, alone)
+    assert gain is not None and (gain.against, gain.least, gain.mean) == (3.0, -3.0, -0.25)

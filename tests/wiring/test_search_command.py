@@ -1,6 +1,9 @@
 """The command ``search``: each hit says which legs found it, its place in the file, and whether a reader sees it."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +72,11 @@ def test_facets_are_counted(index: Path, capsys: pytest.CaptureFixture[str]) -> 
     [
         (
             {"field": "format", "op": "=", "value": "zip"},
-            "No passage has format = zip. Without that filter there are 3.",
+            'No passage passes {"field":"format","op":"=","value":"zip"}; without it there are 3.',
         ),
         (
             {"and": [{"field": "title", "op": "=", "value": "Lions"}, {"field": "page", "op": ">", "value": 4000}]},
-            "No passage has page > 4000. Without that filter there is 1.",
+            'No passage passes {"field":"page","op":">","value":4000}; without it there is 1.',
         ),
         (
             {"and": [{"field": "format", "op": "=", "value": "zip"}, {"field": "page", "op": ">", "value": 4000}]},
@@ -119,3 +122,60 @@ def shown(index: Path, arguments: list[str], capsys: pytest.CaptureFixture[str])
 def searched(index: Path, question: str, legs: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     hits: list[dict[str, Any]] = printed(index, [question, "--legs", legs, "--json"], capsys)["hits"]
     return hits
+
+
+# Not in this process: pytest hears what is logged, which a shell shows where nobody listens.
+COMMAND = """
+import sys
+from assay.__main__ import main
+from assay.index import embed
+from tests.unit.index.fakes import WordEncoder
+embed.SentenceEmbedder = lambda *_: WordEncoder()
+sys.exit(main(["search", *sys.argv[1:]]))
+"""
+
+
+def in_a_shell(index: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", COMMAND, "pump", "--index", str(index), *words]
+    root = Path(__file__).parents[2]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("torn", "legs", "code", "ends"),
+    [
+        ("dense.vectors.npy", "dense,sparse", 0, "run: python -m assay ingest; instead: the sparse leg alone"),
+        ("sparse.values.npy", "dense,sparse", 0, "run: python -m assay ingest; instead: the dense leg alone"),
+        ("dense.vectors.npy", "dense", 1, "run: python -m assay ingest"),
+        ("sparse.values.npy", "sparse", 1, "run: python -m assay ingest"),
+    ],
+)
+def test_a_torn_leg_is_told_in_one_line_with_its_file_and_what_mends_it(
+    index: Path, torn: str, legs: str, code: int, ends: str
+) -> None:
+    file = next(index.rglob(torn))
+    file.write_bytes(file.read_bytes()[:-4] + b"torn")
+    done = in_a_shell(index, "--legs", legs)
+    (line,) = done.stderr.strip().splitlines()
+    assert (done.returncode, torn in line, line.endswith(ends)) == (code, True, True), line
+    assert ("pump.md" in done.stdout) == (code == 0)
+
+
+@pytest.mark.parametrize(("title", "count"), [("Pumps", "there is 1."), ("%", "there are 3.")])
+def test_a_filter_that_leaves_nothing_says_what_there_is_without_it(
+    index: Path, title: str, count: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = {"field": "title", "op": "like", "value": "Pump%"} if title == "Pumps" else None
+    narrow = {"field": "format", "op": "=", "value": "pdf"}
+    with pytest.raises(SystemExit):
+        main(
+            [
+                "search",
+                "pump",
+                "--index",
+                str(index),
+                "--filter",
+                json.dumps({"and": [wide, narrow]} if wide else narrow),
+            ]
+        )
+    assert re.search(rf"without it {re.escape(count)}", capsys.readouterr().out)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter
 
-from assay.errors import InvalidFilter, UnknownField
+from assay.errors import InvalidFilter, UnknownField, in_words
 from assay.index.filters import FIELDS, Field, Mask, compile_filter, over_chunks, terms_of
 from assay.schemas import Filter
 
@@ -112,6 +112,13 @@ def test_refused(filters: dict[str, Any], at: str) -> None:
     with pytest.raises(InvalidFilter) as fault:
         compile_filter(parsed(filters))
     assert fault.value.field == at
+
+
+@pytest.mark.parametrize("value", [2**53, -(2.0**53), float("inf"), float("nan"), "1"])
+def test_a_number_that_is_refused_is_told_what_it_may_be(value: object) -> None:
+    with pytest.raises(InvalidFilter) as fault:
+        compile_filter(parsed(where("page", "=", value)))
+    assert in_words(fault.value) == "the value must be a number, finite and below 2**53 in size"
 
 
 @pytest.mark.parametrize("name", ["collection_ids", "author' = 'x' OR '1'='1' --", "vector", "text", "__class__"])

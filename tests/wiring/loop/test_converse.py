@@ -107,6 +107,14 @@ async def test_a_context_without_room_for_passages_is_said_and_the_generator_ans
     assert "600 tokens" in response.degraded[0].reason
 
 
+async def test_hidden_text_is_not_trusted_up_to_its_citation() -> None:
+    response = await (table := Table(SAID, chunks=(replace(MOON, hidden=True), SUN))).ask()
+    told = table.asked(0).messages[-1].content
+    assert told.count("(hidden text, not trusted)") == 1
+    assert [(c.chunk_id, c.hidden, c.untrusted) for c in response.citations] == [(MOON.id, True, False)]
+    assert response.evidence is not None and {e.chunk_id for e in response.evidence if e.hidden} == {MOON.id}
+
+
 async def test_what_the_first_search_found_may_be_enough() -> None:
     table = Table(SAID)
     response = await table.ask()

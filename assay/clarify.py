@@ -19,7 +19,7 @@ from assay.schemas import (
     PlanState,
     Predicate,
 )
-from assay.statements import describe, empty, without
+from assay.statements import blocking_parts, describe, empty, without
 from assay.text import names, normalise
 from assay.types import BucketInfo, Evidence, Explain, Plan
 
@@ -32,18 +32,20 @@ _ALL = frozenset("all every each".split())
 
 
 def no_results(explain: Explain, filters: Filter | None, planned: Filter | None) -> Clarification:
-    """The predicate that emptied the result, of the request's ``filters`` or of those that the question says; what is there
-    without it, and the filter to ask again with."""
+    """What emptied the result, of the request's ``filters`` or of those that the question says; what is there without it, and
+    the filter to ask again with."""
     assert explain.blocking is not None
     rest = without(filters, explain.blocking) if filters else None
     again = rest.model_dump(by_alias=True) if rest else {}
-    label = f"without {describe(explain.blocking)}"
+    parts = blocking_parts(explain.blocking)
+    label = f"without {' and '.join(map(describe, parts))}"
     choices = [Choice(label=label, filters=again, count=explain.count_without)]
     # What stands outside of both filters, such as a bucket, stays.
-    removable = rest != filters or (planned is not None and without(planned, explain.blocking) != planned)
+    given = [each for each in (filters, planned) if each is not None]
+    removable = all(any(without(each, part) != each for each in given) for part in parts)
     return Clarification(
         type="no_results",
-        message=empty(explain),
+        message=empty(explain.blocking, explain.count_without),
         blocking=explain.blocking,
         count_without=explain.count_without,
         choices=choices if removable else [],

@@ -16,7 +16,7 @@ from assay.evidence import EvidenceSet
 from assay.ledger import STAND_IN, UNUSED, Ledger
 from assay.ports import AnswerStore, Expander, Generator, Reranker, Retriever
 from assay.schemas import AskRequest, Strategy, TerminatedBy, ToolCall
-from assay.statements import describe_scope, without
+from assay.statements import blocking_parts, describe_scope, without
 from assay.text import query_key
 from assay.types import LEGS, Explain, Hit, Leg, Plan, Scope, SearchQuery, SearchResult
 
@@ -206,7 +206,9 @@ class Searching:
             return Scope(own.buckets, self.scope.filters)
         blocking = self.explain.blocking if self.explain else None
         said = self.plan.filters
-        return own if said is None or blocking is None or without(said, blocking) == said else None
+        if said is None or blocking is None or any(without(said, part) == said for part in blocking_parts(blocking)):
+            return own
+        return None
 
     async def _use_first_hop(self) -> None:
         """What the raw question found, where no further search is allowed; it asked for all that the request allows."""

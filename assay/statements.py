@@ -23,9 +23,14 @@ def describe_scope(scope: Scope) -> str:
     return " and ".join(parts) or "all buckets"
 
 
+def blocking_parts(blocking: Filter) -> list[Filter]:
+    """What must be given up together for any passage to be left."""
+    return blocking.and_ if isinstance(blocking, And) else [blocking]
+
+
 def without(filters: Filter, blocking: Filter) -> Filter | None:
-    """The filter less one of the predicates that must all hold; None when nothing is left."""
-    if filters == blocking:
+    """The filter less those of its parts that must all hold and are blocking; None when nothing is left."""
+    if filters in blocking_parts(blocking):
         return None
     if not isinstance(filters, And):
         return filters
@@ -56,10 +61,13 @@ def not_written(reason: str) -> str:
     return f"No search was made for this{f' ({reason})' if reason else ''}, and no answer could be written."
 
 
-def empty(explain: Explain) -> str:
-    """Says which predicate left nothing, and what is there without it."""
-    assert explain.blocking is not None
-    return f"No passage has {describe(explain.blocking)}. Without that filter {there_are(explain.count_without or 0)}."
+def empty(blocking: Filter, count: int | None) -> str:
+    """Says what left nothing, and how much is there without it."""
+    there = there_are(count or 0)
+    if len(parts := blocking_parts(blocking)) == 1:
+        return f"No passage has {describe(blocking)}. Without that filter {there}."
+    told = " and ".join(map(describe, parts))
+    return f"No passage passes the whole filter, and leaving out one condition is not enough: without {told} {there}."
 
 
 def there_are(count: int) -> str:
@@ -71,7 +79,7 @@ def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Expla
     if explain is None:
         return "No search could finish within the deadline, so that nothing is known about this question yet."
     if explain.blocking is not None:
-        return f"{empty(explain)} So the documents do not answer this question."
+        return f"{empty(explain.blocking, explain.count_without)} So the documents do not answer this question."
     where = f"bucket{'s' if len(buckets) > 1 else ''} {', '.join(buckets)}" if buckets else "all buckets"
     tried = "; ".join(f"'{query}'" for query in queries)
     return (

@@ -241,7 +241,8 @@ class SearchQuery:
 class Explain:
     """How a search was answered. ``methods``: leg -> "exact" | "index" | "skipped" | "failed".
 
-    When filters left no row, ``blocking`` is the predicate that emptied the set and ``count_without`` the rows without it."""
+    When filters left no row, ``blocking`` is what emptied the set (an ``and`` where no single part of the filter did) and
+    ``count_without`` the rows without it."""
 
     allowed_rows: int
     total_rows: int

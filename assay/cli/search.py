@@ -16,7 +16,7 @@ from assay.client import Client
 from assay.config import AppConfig
 from assay.errors import AssayError, InvalidFilter, InvalidRequest, UnknownBucket, in_words
 from assay.schemas import Filter, Fusion, SearchHit, SearchRequest, SearchResponse
-from assay.statements import there_are
+from assay.statements import blocking_parts, empty, there_are
 
 EXIT_FAULT, EXIT_USAGE = 1, 2
 
@@ -137,8 +137,7 @@ def _show(result: SearchResponse, out: Console) -> None:
     if not result.hits:
         say("Nothing found.")
         if result.explain.blocking is not None:
-            blocking = result.explain.blocking.model_dump_json(by_alias=True)
-            say(f"No passage passes {blocking}; without it {there_are(result.explain.count_without or 0)}.")
+            say(_without_hits(result.explain.blocking, result.explain.count_without or 0))
     for number, hit in enumerate(result.hits, start=1):
         say(f"{number}. {_where(hit)}", "bold")
         say(f"   {_why(hit)}", "dim")
@@ -148,6 +147,13 @@ def _show(result: SearchResponse, out: Console) -> None:
     for name, facet in result.facets.items():
         values = [f"{v.value}{'' if v.to is None else f' to {v.to}'} ({v.count})" for v in facet.values]
         say(f"{name}: {', '.join(values) or 'no values'}")
+
+
+def _without_hits(blocking: Filter, count: int) -> str:
+    """One condition as it was given, so that it can be found in a long filter."""
+    if len(blocking_parts(blocking)) > 1:
+        return empty(blocking, count)
+    return f"No passage passes {blocking.model_dump_json(by_alias=True)}; without it {there_are(count)}."
 
 
 def _where(hit: SearchHit) -> str:

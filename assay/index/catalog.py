@@ -36,7 +36,7 @@ from assay.index.filters import (
 from assay.index.mirror import current
 from assay.index.snapshot import read_current
 from assay.index.store import naming_groups, open_dataset, reading
-from assay.schemas import Facet, FacetValue, Filter, Predicate
+from assay.schemas import And, Facet, FacetValue, Filter, Predicate
 from assay.types import BucketInfo, DocumentInfo, FieldInfo
 
 _CACHED_SETS = 64
@@ -50,8 +50,8 @@ _NAMED_VALUES, _NAMED_CHARS = 40, 60  # of a field whose values a plan can choos
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The rows that a search may return; ``mask`` is None where all may. ``blocking`` is what left none, and
-    ``count_without`` how many rows there are without it."""
+    """The rows that a search may return; ``mask`` is None where all may. ``blocking`` is what left none (an ``and`` of
+    the fewest parts where it takes several), and ``count_without`` how many rows there are without it."""
 
     count: int
     mask: Mask | None
@@ -358,13 +358,25 @@ def _key(buckets: Sequence[str], doc_id: str | None, filters: Filter | None, gro
     return repr((sorted(set(buckets)), doc_id, tests, groups))
 
 
-def _blocking(parts: Sequence[Filter], masks: Sequence[Mask], inside: Mask) -> tuple[Filter, int]:
-    """Of the rows ``inside``: the part without which the most are left; of equal ones, that which the fewest pass."""
-    passed = np.sum(masks, axis=0, dtype=np.int32)
-    almost = inside & (passed == len(masks) - 1)  # where one part alone fails
-    without = [int(np.count_nonzero(almost & ~mask)) for mask in masks]
-    best = min(range(len(parts)), key=lambda i: (-without[i], int(np.count_nonzero(masks[i]))))
-    return parts[best], without[best]
+def _blocking(parts: Sequence[Filter], masks: Sequence[Mask], inside: Mask) -> tuple[Filter, int] | tuple[None, None]:
+    """Of the rows ``inside``: the fewest parts without which any are left, as an ``and`` where they are several; of as many,
+    those without which the most are; of equal ones, those that the fewest pass. None where there is no row to be left."""
+    if not inside.any():
+        return None, None
+    fails = ~np.array(masks)
+    failed = np.count_nonzero(fails, axis=0)
+    near = np.flatnonzero(inside & (failed == failed[inside].min()))
+    fails = fails[:, near]
+    label = np.zeros(len(near), np.int64)  # of the set of parts that a row fails
+    for eight in np.packbits(fails, axis=0):
+        _, first, label, counts = np.unique(
+            256 * label + eight, return_index=True, return_inverse=True, return_counts=True
+        )
+    most = [np.flatnonzero(fails[:, at]).tolist() for at in first[counts == counts.max()]]
+    passed = [int(np.count_nonzero(mask)) for mask in masks]
+    chosen = min(most, key=lambda these: (sum(passed[i] for i in these), these))
+    blocking = [parts[i] for i in chosen]
+    return blocking[0] if len(blocking) == 1 else And(and_=blocking), int(counts.max())
 
 
 def _few(column: pa.ChunkedArray) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Documents that disagree: what counts as a conflict, and what does not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,6 +89,15 @@ def test_what_may_both_be_true_is_none(question: str, texts: Any) -> None:
 
 def test_one_document_does_not_disagree_with_itself() -> None:
     assert find(DAYS, evidence(OLD, NEW, titles=("Policy", "Policy"))) == ()
+
+
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_what_no_reader_sees_disagrees_with_nothing(hidden: int) -> None:
+    """Else whoever writes white on white could cast doubt on what the documents say."""
+    told = evidence(OLD, NEW)
+    unseen = replace(told[hidden].hit, chunk=replace(told[hidden].hit.chunk, hidden=True))
+    told[hidden] = replace(told[hidden], hit=unseen)
+    assert find(DAYS, told) == ()
 
 
 @pytest.mark.parametrize(

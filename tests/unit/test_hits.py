@@ -1,6 +1,7 @@
 """A search by request: what is asked of the two stages, and what is left of it when the reranker fails."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,8 @@ from assay.config import RerankerConfig, RetrieverConfig
 from assay.errors import AssayError, BadModelOutput, InvalidRequest, StageUnavailable
 from assay.hits import Search
 from assay.rerank import LLMReranker
-from assay.schemas import SearchRequest
-from assay.types import Grade, GradeRequest, Reranked, RerankRequest, Support, SupportRequest
+from assay.schemas import Facet, FacetValue, Predicate, SearchRequest
+from assay.types import Grade, GradeRequest, Reranked, RerankRequest, SearchQuery, SearchResult, Support, SupportRequest
 from tests.fakes import ListRetriever, ScriptedLLM, WordTokenizer, chunk
 
 pytestmark = pytest.mark.anyio
@@ -19,6 +20,8 @@ CHUNKS = [
     chunk(2, "causes of tides, an ocean of them"),
     chunk(3, "what causes ocean tides is the Moon"),
 ]
+
+COUNTED = {"type": Facet(values=[FacetValue(value="Lease", count=2)], missing=1)}
 
 
 def searching(llm: ScriptedLLM, **reranking: float) -> tuple[Search, ListRetriever]:
@@ -37,6 +40,32 @@ async def test_without_rerank_no_model_is_asked() -> None:
     assert (llm.history, found.usage.llm_calls, found.degraded) == ([], 0, [])
     assert [(q.fusion, q.top_k) for q in retriever.history] == [("rrf", 2)]
     assert set(found.timings_ms) == {"retrieve", "total"}
+
+
+async def test_all_that_is_asked_reaches_the_retriever() -> None:
+    search, retriever = searching(ScriptedLLM())
+    pdfs = Predicate(field="format", op="=", value="pdf")
+    request = asked(
+        buckets=["docs"], filters=pdfs.model_dump(), doc_id="doc_1", legs=["link", "dense"], fusion="rrf", top_k=7,
+        facets=["type", "signed"], context_chars=90,
+    )  # fmt: skip
+    await search(request.seen_by(("hr",)), "r1")
+    assert retriever.history == [
+        SearchQuery(
+            (QUESTION,), ("docs",), pdfs, "doc_1", ("dense",), True, "rrf", 7, ("type", "signed"), 90, "r1", ("hr",)
+        )
+    ]
+
+
+async def test_a_hit_says_whether_a_reader_sees_it_and_facets_come_along() -> None:
+    class Counting(ListRetriever):
+        async def search(self, query: SearchQuery) -> SearchResult:
+            return replace(await super().search(query), facets=COUNTED)
+
+    seen, hidden = chunk(1, "ocean tides"), replace(chunk(2, "ocean"), hidden=True)
+    found = await Search(Counting(seen, hidden), RetrieverConfig())(asked(), "r1")
+    assert [(hit.chunk_id, hit.hidden) for hit in found.hits] == [(1, False), (2, True)]
+    assert found.facets == COUNTED
 
 
 async def test_rerank_fetches_many_and_keeps_the_models_best() -> None:

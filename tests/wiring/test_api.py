@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import jsonschema
+import openpyxl
 import pytest
 import uvicorn
 from fastapi import FastAPI
@@ -22,6 +24,8 @@ from assay import schemas as s
 from assay.config import AuditConfig, ConversationsConfig, IngressConfig
 from deployments.api import make_api
 from deployments.sse import NativeWire, send_events
+from tests.wiring.index.builders import ingest, retriever, write
+from tests.wiring.local_driver import LocalDriver
 from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver, Step, whole
 
 pytestmark = pytest.mark.anyio
@@ -558,6 +562,25 @@ async def test_search(http: httpx.AsyncClient, driver: ScriptedDriver) -> None:
     assert alone.status_code == 422 and "needs dense" in error_of(alone)["message"]
     driver.search_fault = er.NotFound("There is no document 'x'.", "doc_id")
     assert error_of(await http.post("/v1/search", json={"question": "x", "doc_id": "x"}))["field"] == "doc_id"
+
+
+async def test_a_search_counts_facets_and_marks_what_no_reader_sees(tmp_path: Path) -> None:
+    """Over a real index, of a workbook with a hidden sheet."""
+    book = openpyxl.Workbook()
+    book.active.append(["zebra seen"])
+    unseen = book.create_sheet()
+    unseen.append(["zebra unseen"])
+    unseen.sheet_state = "hidden"
+    book.save(write(tmp_path / "files", {"note.md": "A zebra."}) / "book.xlsx")
+    ingest(tmp_path / "files", tmp_path / "index")
+    async with in_process(make_api(LocalDriver(retriever(tmp_path / "index")), CONFIG)) as http:
+        body = (await http.post("/v1/search", json={"question": "zebra", "facets": ["format"]})).json()
+    assert {tuple(hit["heading"]): hit["hidden"] for hit in body["hits"]} == {
+        (): False,
+        ("Sheet",): False,
+        ("Sheet1 (hidden sheet)",): True,
+    }
+    assert {v["value"]: v["count"] for v in body["facets"]["format"]["values"]} == {"md": 1, "xlsx": 1}
 
 
 async def test_health_asks_nobody(http: httpx.AsyncClient, driver: ScriptedDriver) -> None:

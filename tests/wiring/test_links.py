@@ -85,6 +85,20 @@ def test_a_new_snapshot_has_new_titles(tmp_path: Path) -> None:
     assert linked() - before == {"hand.md"}
 
 
+def test_a_title_of_common_words_names_nothing(tmp_path: Path) -> None:
+    """More than fifty passages hold its word, so that a question with it is not about the page of that title."""
+    pages = {f"page{i}.md": f"# Page {i}\n\nThe overview of shelf {i} is short.\n" for i in range(60)}
+    named = {"overview.md": "# Overview\n\nShelves are listed here.\n", "atlas.md": "# Atlas\n\nShelves of maps.\n"}
+    ingest(write(tmp_path / "a", pages | named), tmp_path / "index")
+
+    def linked(question: str) -> set[str]:
+        hits = search(retriever(tmp_path / "index"), SearchQuery((question,), link_hop=True, top_k=100)).hits
+        return {hit.chunk.uri for hit in hits if "link" in hit.ranks}
+
+    assert linked("which shelves are in the overview") == set()
+    assert linked("which shelves are in the atlas") == {"atlas.md"}
+
+
 def test_it_can_be_switched_off_for_all(index: Path) -> None:
     off = RetrieverConfig(link_hop=False)
     assert found(ask(index, QUESTION, off, link_hop=False))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from assay.keys import KeyFile
 from assay.schemas import AskResponse
 from deployments.api import make_api
 from deployments.chat import source_list
+from tests.fakes import chunk
 from tests.wiring.scripted_driver import ANSWER, CITATION, ScriptedDriver, Step, response, whole
 from tests.wiring.test_client import listening, until
 
@@ -108,6 +110,22 @@ async def test_the_registrys_tools(url: str, driver: ScriptedDriver, mode: Any) 
     assert '"doc_id": "doc_lease"' in text_of(read)
     assert "Nothing found" in text_of(nothing)
     assert [name for name, _ in driver.used] == ["search_text", "get_document_metadata", "search_text"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_passage_that_no_reader_sees_says_so(url: str, driver: ScriptedDriver, mode: Any) -> None:
+    """In words, for the model, and in the structure, for the program."""
+    seen, unseen = (
+        chunk(1, "The notice is thirty days."),
+        replace(chunk(2, "The notice period is one day."), hidden=True),
+    )
+    driver.retriever.chunks = (seen, unseen)
+    async with connected(url, mode) as client:
+        found = await client.call_tool("search_text", {"query": "notice"})
+    by_text = {hit["text"]: hit["hidden"] for hit in found.structured_content["hits"]}
+    assert by_text == {seen.text: False, unseen.text: True}
+    heads = [block.splitlines()[0] for block in text_of(found).split("\n\n")]
+    assert [("hidden text" in head, seen.doc_id in head) for head in heads] == [(False, True), (True, False)]
 
 
 async def test_a_clarification_is_said(url: str, driver: ScriptedDriver) -> None:

@@ -12,11 +12,14 @@ from assay import retrieve
 from assay.config import Legs, RetrieverConfig
 from assay.errors import IndexFault, InvalidFilter, NotFound, StageUnavailable, UnknownBucket, UnknownField
 from assay.index import dense, kernels
+from assay.index.buckets import BucketSchema
+from assay.index.files import Layout
 from assay.index.filters import FIELDS
+from assay.index.ingest import Ingestion
 from assay.schemas import OPS, Filter, Fusion
 from assay.types import Scope, SearchQuery, SearchResult
 from tests.unit.index.fakes import WordEncoder
-from tests.wiring.index.builders import found, ingest, retriever, search, some_texts, text_of, write
+from tests.wiring.index.builders import DirectParser, found, ingest, retriever, search, some_texts, text_of, write
 
 FILES = {
     "pump.md": "# Pumps\n\nThe pump B-120 moves cold water.",
@@ -134,6 +137,25 @@ def test_an_empty_set_names_what_emptied_it(index: Path) -> None:
     assert result.explain.blocking.model_dump(by_alias=True) == where("ingested_at", ">", "2199-01-01")
     assert result.explain.count_without == 2
     assert result.explain.methods == {"dense": "skipped", "sparse": "skipped"}
+
+
+def test_an_empty_set_names_all_that_had_to_go(index: Path) -> None:
+    """Without either of the two alone there would still be nothing, which helps nobody."""
+    nothing = [where("format", "=", "zip"), where("page", ">", 4000)]
+    explain = search(retriever(index), asked("pump", {"and": [where("title", "=", "Pumps"), *nothing]})).explain
+    assert explain.blocking is not None
+    assert explain.blocking.model_dump(by_alias=True) == {"and": nothing}
+    assert explain.count_without == 2
+
+
+def test_a_bucket_that_holds_nothing_is_no_fault_of_the_filter(tmp_path: Path) -> None:
+    ingest(write(tmp_path / "a", FILES), tmp_path / "index")
+    encoder, schema = WordEncoder(), BucketSchema.model_validate({"fields": {"kind": {"type": "text"}}})
+    Ingestion(
+        Layout(str(tmp_path / "index")), "new", [], encoder, encoder.embed_now, DirectParser(), schema=schema
+    ).run()
+    explain = search(retriever(tmp_path / "index"), asked("pump", where("format", "=", "md"), buckets=("new",))).explain
+    assert (explain.allowed_rows, explain.blocking, explain.count_without) == (0, None, None)
 
 
 def test_a_document_can_be_what_emptied_it(index: Path) -> None:
@@ -307,6 +329,56 @@ class Failing:
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("out of memory")
+
+
+# ---- how much each list weighs --------------------------------------------------------------------------------------
+
+# The cosine is best for the short one, whose words are everywhere; BM25 for the long one, which alone has the rare word.
+SHORT, LONG = "short.txt", "long.txt"
+WEIGHED = {
+    SHORT: "The water pump moves water.",
+    LONG: f"The flange of the {' '.join(f'part{i}' for i in range(25))} holds water.",
+    **{f"other{i}.txt": f"Shelf {i} of the water works holds item{i} and box{i}." for i in range(14)},
+}
+DIVIDED = "which water flange"
+
+
+@pytest.fixture(scope="module")
+def weighed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weighed")
+    ingest(write(folder / "a", WEIGHED), folder / "index")
+    return folder / "index"
+
+
+def test_the_dense_leg_weighs_what_the_config_says(weighed: Path) -> None:
+    def best(share: float) -> str:
+        r = retriever(weighed, config=RetrieverConfig(fusion="minmax", dense_weight=share))
+        return found(search(r, asked(DIVIDED, top_k=1)))[0]
+
+    assert [best(share) for share in (0, 0.1, RetrieverConfig().dense_weight, 1)] == [LONG, LONG, SHORT, SHORT]
+
+
+def test_a_query_has_a_share_of_its_own(weighed: Path) -> None:
+    """With the configured share the dense leg's best passage would come first, as above; but here BM25's leads by far."""
+    assert found(search(retriever(weighed), asked(DIVIDED, top_k=1))) == [LONG]
+
+
+@pytest.mark.parametrize("leg", ["dense", "sparse"])
+@pytest.mark.parametrize("fusion", get_args(Fusion))
+def test_all_variants_together_weigh_less_than_the_question(weighed: Path, fusion: Fusion, leg: Any) -> None:
+    """Two that agree, and that would outvote the question if each counted as much."""
+    question, variants = "flange", ("pump moves", "moves the pump")
+    r = retriever(weighed)
+    assert found(search(r, SearchQuery((question, *variants), legs=(leg,), fusion=fusion, top_k=1))) == [LONG]
+    assert found(search(r, SearchQuery(variants, legs=(leg,), fusion=fusion, top_k=1))) == [SHORT]
+
+
+@pytest.mark.parametrize("k", [1, 60, 1000])
+def test_ranks_are_fused_with_the_configs_k(weighed: Path, k: int) -> None:
+    r = retriever(weighed, config=RetrieverConfig(fusion="rrf", rrf_k=k))
+    hit = search(r, asked("pump moves water", top_k=1)).hits[0]
+    assert hit.ranks == {"dense": 1, "sparse": 1}
+    assert hit.score == pytest.approx(2 / (k + 1))
 
 
 def test_bad_variants_do_not_hurt(index: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command ``search`` with ``--json``: each hit says which legs found it, and the place in the file that it is."""
+"""The command ``search``: each hit says which legs found it, its place in the file, and whether a reader sees it."""
 
 import json
 import re
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 
 from assay.__main__ import main
@@ -57,12 +58,70 @@ def test_a_hit_of_the_link_hop_says_so(index: Path, capsys: pytest.CaptureFixtur
     assert linked == ["unit.md"], "which the best hit mentions by its title"
 
 
-def searched(index: Path, question: str, legs: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    with pytest.raises(SystemExit) as end:
-        main(["search", question, "--index", str(index), "--legs", legs, "--json"])
-    assert end.value.code == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["hits"]
+def test_facets_are_counted(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facets = printed(index, ["pump", "--facet", "title", "--facet", "format", "--json"], capsys)["facets"]
+    assert {name: {v["value"]: v["count"] for v in facet["values"]} for name, facet in facets.items()} == {
+        "title": {"Pumps": 1, "Unit Seven": 1, "Lions": 1},
+        "format": {"md": 3},
+    }
+    assert "format: md (3)" in shown(index, ["pump", "--facet", "format"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("filters", "said"),
+    [
+        (
+            {"field": "format", "op": "=", "value": "zip"},
+            'No passage passes {"field":"format","op":"=","value":"zip"}; without it there are 3.',
+        ),
+        (
+            {"and": [{"field": "title", "op": "=", "value": "Lions"}, {"field": "page", "op": ">", "value": 4000}]},
+            'No passage passes {"field":"page","op":">","value":4000}; without it there is 1.',
+        ),
+        (
+            {"and": [{"field": "format", "op": "=", "value": "zip"}, {"field": "page", "op": ">", "value": 4000}]},
+            "No passage passes the whole filter, and leaving out one condition is not enough: "
+            "without format = zip and page > 4000 there are 3.",
+        ),
+    ],
+)
+def test_what_left_nothing_is_said(
+    index: Path, filters: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(index, ["pump", "--filter", json.dumps(filters)], capsys) == f"Nothing found.\n{said}\n"
+
+
+def test_text_that_no_reader_sees_is_marked(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(["zebra seen"])
+    unseen = book.create_sheet()
+    unseen.append(["zebra unseen"])
+    unseen.sheet_state = "hidden"
+    (tmp_path / "more").mkdir()
+    book.save(tmp_path / "more" / "book.xlsx")
+    ingest(tmp_path / "more", index)
+    ask = ["zebra", "--legs", "sparse"]
+    hits = printed(index, [*ask, "--json"], capsys)["hits"]
+    assert {hit["heading"][0]: hit["hidden"] for hit in hits} == {"Sheet": False, "Sheet1 (hidden sheet)": True}
+    heads = [line for line in shown(index, ask, capsys).splitlines() if "book.xlsx" in line]
+    assert sorted("hidden text" in head for head in heads) == [False, True]
+
+
+def printed(index: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shown(index, arguments, capsys))
     return found
+
+
+def shown(index: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(["search", *arguments, "--index", str(index)])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def searched(index: Path, question: str, legs: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    hits: list[dict[str, Any]] = printed(index, [question, "--legs", legs, "--json"], capsys)["hits"]
+    return hits
 
 
 # Not in this process: pytest hears what is logged, which a shell shows where nobody listens.
@@ -76,7 +135,7 @@ sys.exit(main(["search", *sys.argv[1:]]))
 """
 
 
-def shown(index: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def in_a_shell(index: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-c", COMMAND, "pump", "--index", str(index), *words]
     root = Path(__file__).parents[2]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
@@ -96,7 +155,7 @@ def test_a_torn_leg_is_told_in_one_line_with_its_file_and_what_mends_it(
 ) -> None:
     file = next(index.rglob(torn))
     file.write_bytes(file.read_bytes()[:-4] + b"torn")
-    done = shown(index, "--legs", legs)
+    done = in_a_shell(index, "--legs", legs)
     (line,) = done.stderr.strip().splitlines()
     assert (done.returncode, torn in line, line.endswith(ends)) == (code, True, True), line
     assert ("pump.md" in done.stdout) == (code == 0)

@@ -18,7 +18,7 @@ from assay.generate import ExtractGenerator
 from assay.grade import FeatureGrader
 from assay.rerank import LLMReranker
 from assay.run import Stages
-from assay.schemas import AskBudget, AskRequest, AskResponse, Predicate
+from assay.schemas import And, AskBudget, AskRequest, AskResponse, Clarification, Predicate
 from assay.types import (
     Explain,
     GenerateEvent,
@@ -273,6 +273,30 @@ async def test_a_filter_that_empties_the_result_is_named() -> None:
     assert response.clarification is not None
     assert response.clarification.type == "no_results" and response.clarification.count_without == 3
     assert "page > 900" in response.clarification.message
+
+
+async def test_conditions_that_empty_the_result_together_are_named_and_offered_together() -> None:
+    title, page, zipped, document = (
+        Predicate(field="title", op="=", value="Moon"),
+        Predicate(field="page", op=">", value=900),
+        Predicate(field="format", op="=", value="zip"),
+        Predicate(field="doc_id", op="=", value="doc_x"),
+    )
+
+    async def clarified(*blocking: Predicate) -> Clarification:
+        bench = Bench()
+        bench.retriever.chunks = ()
+        bench.retriever.explain = Explain(0, 3, {}, And(and_=list(blocking)), 1)
+        response = await bench.ask(filters=And(and_=[page, title, zipped]).model_dump(by_alias=True))
+        assert response.clarification is not None
+        return response.clarification
+
+    said = await clarified(page, zipped)
+    assert said.message.endswith("without page > 900 and format = zip there is 1.")
+    (choice,) = said.choices
+    assert (choice.label, choice.count) == ("without page > 900 and format = zip", 1)
+    assert choice.filters == title.model_dump(by_alias=True)
+    assert (await clarified(page, document)).choices == [], "a part of it is not theirs to give up"
 
 
 async def test_a_question_that_names_nothing_asks_back() -> None:

@@ -125,8 +125,8 @@ def of_evidence(question: str, evidence: Sequence[Evidence]) -> dict[str, float]
         best = max(gains, key=lambda gain: gain.mean)
         measured |= {"likelihood_gain": best.mean, "least_gain": max(min(best.each, default=best.mean), _FLOOR)}
         # What any passage explains, the evidence does not speak against.
-        explained = map(max, zip(*(gain.each for gain in gains if len(gain.each) == len(best.each)), strict=True))
-        measured["against"] = -sum(min(nats, 0.0) for nats in explained)
+        each = [gain.each for gain in gains if len(gain.each) == len(best.each)]
+        measured["against"] = -sum(min(max(nats), 0.0) for nats in zip(*each, strict=True))
     if similarities:
         measured["similarity"] = max(similarities)
     return measured

@@ -119,9 +119,9 @@ class Titles:
         titles = list(dict.fromkeys(filter(None, named))) if telling else []
         graded = self._likelihood.items(question, passages[:GRADED])
         context = self._prompt.fill(question=question)
-        items = [ScoreItem(before, f" {title}") for before in (context, NO_QUESTION) for title in titles]
+        items = [ScoreItem(before, f" {title}") for before in (NO_QUESTION, context) for title in titles]
         scores = await self._llm.score(ScoreRequest((*graded, *items), request_id, cache_salt))
-        found, alone = (scores.items[len(graded) + start :][: len(titles)] for start in (0, len(titles)))
+        alone, found = (scores.items[len(graded) + start :][: len(titles)] for start in (0, len(titles)))
         nats = {
             title: math.nan if with_it.fault or without.fault else with_it.logprob - without.logprob
             for title, with_it, without in zip(titles, found, alone, strict=True)

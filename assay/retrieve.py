@@ -51,8 +51,8 @@ Rows = NDArray[np.int64]
 Scores = NDArray[np.float32]
 
 # All variants together weigh this much beside the question's 1: a small model's bad variant must not push out what the
-# question itself finds.
-VARIANTS_WEIGHT = 0.5
+# question itself finds (docs/search.md).
+VARIANTS_WEIGHT = 0.25
 
 # An embedder that hangs is given up before the whole search is, so that the sparse leg can still answer.
 EMBED_SHARE = 0.6

@@ -82,9 +82,9 @@ def extract(llm: ScriptedLLM) -> Awaitable[Any]:
     return ask()
 
 
-def rerank(method: Any) -> Ask:
+def rerank(method: Any, question: str = ASKED) -> Ask:
     config = RerankerConfig(method=method)
-    return lambda llm: LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(ASKED, HITS[:1], 1))
+    return lambda llm: LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(question, HITS[:1], 1))
 
 
 async def talk(llm: ScriptedLLM) -> None:
@@ -130,6 +130,7 @@ CASES: dict[str, Ask] = {
     "table": write("table"),
     "plain": write("plain", history=HISTORY),
     "passage": extract,
+    "title": rerank("title", "What is the notice period?"),
     "pointwise": rerank("pointwise"),
     "grade": rerank("score"),
     "listwise": rerank("listwise"),

@@ -18,7 +18,7 @@ from assay.frozen import Frozen
 from assay.templates import Prompts
 
 FOLDER = Path(__file__).parents[1] / "configs" / "calibration"
-FORMAT = 1
+FORMAT: Literal[2] = 2  # 1 had what speaks against a question as a mean, of one passage
 # The templates that each method scores with; ``passage`` also gives the grader its likelihoods.
 PROMPTS: Mapping[RerankMethod, str] = {
     "title": "title",
@@ -53,7 +53,7 @@ class Calibration(Frozen):
     """One file of ``configs/calibration``. ``checksum``: of the weights, "" where they are out of reach (an endpoint's);
     ``prompt``: of the template that the method scores with; ``questions``: data set -> how many of its questions."""
 
-    format: Literal[1]
+    format: Literal[2]
     model: str
     checksum: str
     prompt: str
@@ -108,6 +108,11 @@ def read(file: Path) -> Calibration:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
+        if field == "format":
+            said = (
+                f"the calibration {file} is of another format than {FORMAT}: fit it anew with python -m assay calibrate"
+            )
+            raise SetupError(said, "reranker.calibration") from error
         raise SetupError(f"the calibration {file}: {field}: {first['msg']}", "reranker.calibration") from error
 
 

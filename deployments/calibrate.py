@@ -18,7 +18,16 @@ from rich.table import Table
 from assay import serve_config
 from assay.calibrate import cases, claims, grading, ranking
 from assay.calibrate.cached import CachedLLM
-from assay.calibration import FOLDER, Calibration, Figure, Reranking, model_name, prompt_checksum, weights_checksum
+from assay.calibration import (
+    FOLDER,
+    FORMAT,
+    Calibration,
+    Figure,
+    Reranking,
+    model_name,
+    prompt_checksum,
+    weights_checksum,
+)
 from assay.config import AnyEngine, AppConfig, GradeConfig, RerankerConfig, RerankMethod, SupportConfig
 from assay.errors import InvalidRequest, SetupError
 from assay.eval.ranking import Bench
@@ -101,7 +110,7 @@ class _Calibration:
             await self._alone.close()
         tasks = [q.task for q in labelled]
         return Calibration(
-            format=1,
+            format=FORMAT,
             model=model_name(self._engine),
             checksum=weights_checksum(self._alone.model),
             prompt=prompt_checksum(rerank.method, self._prompts),

@@ -24,7 +24,7 @@ def weights(tmp_path: Path) -> Path:
 @pytest.fixture
 def fitted(tmp_path: Path, weights: Path) -> Path:
     found = c.Calibration(
-        format=1,
+        format=c.FORMAT,
         model=MODEL,
         checksum=c.weights_checksum(str(weights)),
         prompt=c.prompt_checksum("pointwise", Prompts()),
@@ -90,7 +90,9 @@ def test_a_named_file_must_fit(weights: Path, fitted: Path, tmp_path: Path) -> N
         c.apply(config(weights, calibration=str(tmp_path / "gone.json")), str(weights), Prompts())
 
 
-@pytest.mark.parametrize(("text", "field"), [("{", "JSON"), ('{"format": 2}', "format")])
+@pytest.mark.parametrize(
+    ("text", "field"), [("{", "JSON"), ('{"format": 1}', "another format.*calibrate"), ('{"format": 2}', "model")]
+)
 def test_a_damaged_file_is_refused_by_name(weights: Path, fitted: Path, text: str, field: str) -> None:
     (fitted / f"{MODEL}.json").write_text(text)
     with pytest.raises(SetupError, match=rf"{MODEL}\.json.*{field}"):

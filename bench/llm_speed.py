@@ -20,6 +20,7 @@ from assay.config import (
     IndexConfig,
     LoopConfig,
     RerankerConfig,
+    RerankMethod,
     RetrieverConfig,
     ToolsConfig,
 )
@@ -29,10 +30,12 @@ from assay.events import CompletedEvent
 from assay.expand import LLMExpander
 from assay.generate import ExtractGenerator, StyledGenerator, WritingGenerator
 from assay.ports import LLM
+from assay.relevance import MEASURING
 from assay.rerank import LLMReranker
 from assay.retrieve import LocalRetriever
 from assay.run import Stages
 from assay.schemas import AskRequest, AskResponse, Usage
+from assay.simple import simple
 from assay.templates import Prompts
 from assay.tools import Registry
 from assay.types import Completion, CompletionRequest, Message, RerankRequest
@@ -167,16 +170,22 @@ async def _answered(parts: Parts, llm: LLM, question: str, index: str, how: str,
 
 async def latency(parts: Parts) -> list[Row]:
     """Whole reranks of passages that are all cut to the same length; the prefix cache has seen none of them."""
-    llm = await parts.engine()
-    config = RerankerConfig(candidates=PASSAGES, passage_tokens=PASSAGE_TOKENS)
-    reranker = LLMReranker(llm, parts.tokenizer, config)
-    questions, texts = zip(*mixed(parts.data, 5 * (AT_ONCE + 1) * PASSAGES)[::5], strict=True)
+    llm, rows = await parts.engine(), list[Row]()
+    for kind in MEASURING:
+        config = RerankerConfig(method=kind, candidates=PASSAGES, passage_tokens=PASSAGE_TOKENS)
+        rows += await _latency(parts, LLMReranker(llm, parts.tokenizer, config), kind)
+    return rows
+
+
+async def _latency(parts: Parts, reranker: LLMReranker, kind: RerankMethod) -> list[Row]:
+    pairs = mixed(parts.data, 5 * (AT_ONCE + 1) * PASSAGES)[::5]
+    questions, texts = [q for q, _ in pairs if kind != "title" or simple(q)], [text for _, text in pairs]
 
     def request(number: int) -> RerankRequest:
         own = [f"{number}. {texts[(number * PASSAGES + i) % len(texts)]} {texts[i]}" for i in range(PASSAGES)]
-        return RerankRequest(
-            questions[number], tuple(hit(i, "", text) for i, text in enumerate(own)), PASSAGES, f"l{number}"
-        )
+        titles = [" ".join(text.split()[1:5]) if kind == "title" else "" for text in own]
+        hits = tuple(hit(i, title, text) for i, (title, text) in enumerate(zip(titles, own, strict=True)))
+        return RerankRequest(questions[number], hits, PASSAGES, f"{kind}{number}")
 
     start = time.perf_counter()
     one = await reranker.rerank(request(0))
@@ -184,10 +193,9 @@ async def latency(parts: Parts) -> list[Row]:
     start = time.perf_counter()
     await asyncio.gather(*(reranker.rerank(request(n)) for n in range(1, AT_ONCE + 1)))
     together = time.perf_counter() - start
+    named = f"rerank by {kind} of {PASSAGES} passages of {PASSAGE_TOKENS} tokens"
     return [
-        at_most(f"rerank of {PASSAGES} passages of {PASSAGE_TOKENS} tokens, one question", alone, "s", 6),
-        at_most(
-            f"rerank of {PASSAGES} passages of {PASSAGE_TOKENS} tokens, {AT_ONCE} questions at once", together, "s", 45
-        ),
-        Row("  prompt tokens of one such rerank", one.usage.prompt_tokens, "tokens"),
+        at_most(f"{named}, one question", alone, "s", 6),
+        at_most(f"{named}, {AT_ONCE} questions at once", together, "s", 45),
+        Row(f"{named}: prompt tokens", one.usage.prompt_tokens, "tokens"),
     ]

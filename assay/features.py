@@ -68,7 +68,8 @@ def _read(chunk: Chunk) -> _Read:
 
 def is_name(title: str) -> bool:
     """Whether a title may be what others call its document. A long one is a sentence."""
-    return 0 < len(title.split()) <= _MOST_WORDS and bool(content_terms(title))
+    words = content_terms(title)  # also of scripts without spaces
+    return len(words) > 0 and max(len(words), len(title.split())) <= _MOST_WORDS
 
 
 def words_of(chunk: Chunk) -> frozenset[str]:

@@ -24,7 +24,6 @@ from assay.types import CompletionRequest, Gain, ItemScore, Message, ScoreItem, 
 
 # What the question's likelihood is compared with: the same question after no passage at all.
 NO_PASSAGE = "A question:"
-NO_QUESTION = "Found article:"  # and a title's: the same title, whatever was searched for
 # Of a question's evidence, the passages that a grade weighs the model's words of: those at a first stage's top.
 GRADED = 3
 MEASURING: tuple[RerankMethod, ...] = ("title", "likelihood")  # the methods that give a grade its gains
@@ -42,12 +41,14 @@ class Passage(NamedTuple):
 class Relevance:
     """One value per passage, higher is better; NaN where it could not be scored, and ``fault`` says why for the first.
 
-    ``gains``: where the method measures how much more likely the passage makes the question."""
+    ``gains``: where the method measures how much more likely the passage makes the question; ``unasked``: the places of
+    those whose value is not their own, since the method has nothing to ask of them."""
 
     values: tuple[float, ...]
     gains: tuple[Gain | None, ...]
     usage: Usage
     fault: str | None = None
+    unasked: frozenset[int] = frozenset()
 
 
 class Method(Protocol):
@@ -105,32 +106,38 @@ class Titles:
     """Nats by which the question makes the passage's title more likely: what the model knows of what has that name. It reads no
     passage but the first ``GRADED``, whose gains a grade asks for.
 
-    A title that is no name says nothing, and has the mean of the others. All are equal, and keep the order that they came in,
-    where most are no names, and where the question has several steps: what a later one leads to is nothing that it names."""
+    A title that is no name says nothing, and has the mean of the others. None is asked, and all keep the order that they came
+    in, where most are no names, and where the question has several steps: what a later one leads to is not what it names."""
 
     def __init__(self, llm: LLM, prompts: Prompts) -> None:
         self._llm, self._prompt, self._likelihood = llm, prompts["title"], Likelihood(llm, prompts)
+        # What the title is compared with: the same title, whatever was searched for.
+        self._alone = self._prompt.fill(question="").rpartition("\n")[2]
 
     async def score(
         self, question: str, passages: Sequence[Passage], request_id: str, cache_salt: str | None = None
     ) -> Relevance:
         named = [passage.title if is_name(passage.title) else "" for passage in passages]
-        telling = simple(question) and 2 * named.count("") <= len(named)
-        titles = list(dict.fromkeys(filter(None, named))) if telling else []
+        if not simple(question) or 2 * named.count("") > len(named):
+            named = [""] * len(named)
+        titles = list(dict.fromkeys(filter(None, named)))
         graded = self._likelihood.items(question, passages[:GRADED])
-        context = self._prompt.fill(question=question)
-        items = [ScoreItem(before, f" {title}") for before in (NO_QUESTION, context) for title in titles]
+        contexts = self._alone, self._prompt.fill(question=question)
+        items = [ScoreItem(context, f" {title}") for context in contexts for title in titles]
         scores = await self._llm.score(ScoreRequest((*graded, *items), request_id, cache_salt))
         alone, found = (scores.items[len(graded) + start :][: len(titles)] for start in (0, len(titles)))
         nats = {
             title: math.nan if with_it.fault or without.fault else with_it.logprob - without.logprob
             for title, with_it, without in zip(titles, found, alone, strict=True)
         }
-        known = [nats[title] for title in named if title in nats and not math.isnan(nats[title])]
-        nats[""] = sum(known) / len(known) if known else 0.0
+        known = [nats[title] for title in named if title and not math.isnan(nats[title])]
+        nats[""] = sum(known) / len(known) if known else math.nan if titles else 0.0
         gains = self._likelihood.gains(scores.items[: len(graded)])
-        values = tuple(nats[title if titles else ""] for title in named)
-        return _checked(values, scores, (*gains, *(None,) * (len(passages) - len(gains))))
+        values = [nats[title] for title in named]
+        for place, gain in enumerate(gains):
+            values[place] = math.nan if gain is None else values[place]  # a fault is counted, whatever it is of
+        unasked = frozenset(place for place, title in enumerate(named) if not title)
+        return _checked(tuple(values), scores, (*gains, *(None,) * (len(passages) - len(gains))), unasked)
 
 
 class Pointwise:
@@ -237,8 +244,13 @@ def _among(row: Sequence[ItemScore]) -> list[float] | None:
     return [weight / sum(weights) for weight in weights]
 
 
-def _checked(values: tuple[float, ...], scores: Scores, gains: tuple[Gain | None, ...] = ()) -> Relevance:
+def _checked(
+    values: tuple[float, ...],
+    scores: Scores,
+    gains: tuple[Gain | None, ...] = (),
+    unasked: frozenset[int] = frozenset(),
+) -> Relevance:
     fault = next((score.fault for score in scores.items if score.fault is not None), None)
     if values and all(map(math.isnan, values)):
         raise BadModelOutput(f"No passage could be scored: {fault}")
-    return Relevance(values, gains or (None,) * len(values), scores.usage, fault)
+    return Relevance(values, gains or (None,) * len(values), scores.usage, fault, unasked)

@@ -11,7 +11,7 @@ from assay.config import RerankerConfig
 from assay.context import focus
 from assay.grade import FeatureGrader
 from assay.ports import LLM, Tokenizer
-from assay.relevance import GRADED, Passage, method, yes
+from assay.relevance import GRADED, MEASURING, Passage, method, yes
 from assay.templates import Prompts
 from assay.types import Grade, GradeRequest, Hit, Ranked, Reranked, RerankRequest, Support, SupportRequest
 
@@ -44,7 +44,11 @@ class LLMReranker:
 
     def __init__(self, llm: LLM, tokenizer: Tokenizer, config: RerankerConfig, prompts: Prompts = Prompts()) -> None:
         self._tokenizer, self._config = tokenizer, config
-        self._method = method(config.method, llm, prompts)
+        # Where the model has no say in the order, nothing is asked but what a grade needs.
+        self._silent = config.weight == 0 and config.threshold is None
+        self._method = method(
+            "likelihood" if self._silent and config.method in MEASURING else config.method, llm, prompts
+        )
         self._grader = FeatureGrader(config.grade)
         self._llm, self._support = llm, prompts["support"]
 
@@ -68,9 +72,7 @@ class LLMReranker:
         below it are dropped, and so is the unscored rest, of which nobody knows. With a ``weight`` of 0 and no threshold
         nothing is reordered, and only what a grade needs is scored: the first ``GRADED``.
         """
-        scored = self._config.candidates
-        if self._config.weight == 0 and self._config.threshold is None:  # the model has no say in the order
-            scored = min(scored, GRADED)
+        scored = min(self._config.candidates, GRADED) if self._silent else self._config.candidates
         head, tail = request.hits[:scored], request.hits[scored:]
         size = self._config.passage_tokens
         passages = [passage(request.question, hit, size, self._tokenizer) for hit in head]
@@ -79,8 +81,8 @@ class LLMReranker:
         bound = self._config.threshold
         ranked = [
             Ranked(hit, float(score), gain)
-            for hit, score, value, gain in zip(head, order, found.values, found.gains, strict=True)
-            if bound is None or not value < bound  # one that is unknown stays
+            for place, (hit, score, value, gain) in enumerate(zip(head, order, found.values, found.gains, strict=True))
+            if bound is None or place in found.unasked or not value < bound  # one that is unknown stays
         ]
         ranked.sort(key=lambda r: -r.score)
         if bound is None:

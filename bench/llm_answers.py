@@ -8,7 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.config import EngineConfig, ExpanderConfig, GeneratorConfig, IndexConfig, RerankerConfig, RetrieverConfig
+from assay import calibration
+from assay.config import AppConfig, EngineConfig, ExpanderConfig, GeneratorConfig, IndexConfig, RetrieverConfig
 from assay.errors import BadModelOutput
 from assay.eval.collection import Collection
 from assay.eval.formats import Document
@@ -17,6 +18,7 @@ from assay.expand import LLMExpander
 from assay.generate import ExtractGenerator, WritingGenerator
 from assay.rerank import LLMReranker
 from assay.retrieve import LocalRetriever
+from assay.templates import Prompts
 from assay.text import normalise
 from assay.types import (
     Draft,
@@ -78,7 +80,8 @@ async def extract(parts: Parts) -> list[Row]:
     config = GeneratorConfig(sentences=MOST_SENTENCES)
     generator = ExtractGenerator(parts.known, parts.encoder, parts.tokenizer, config)
     retriever = LocalRetriever(IndexConfig(uri=str(bench.folder)), RetrieverConfig(timeout_s=600), parts.encoder)
-    reranker = LLMReranker(parts.known, parts.tokenizer, RerankerConfig(candidates=FETCHED))
+    shipped = calibration.apply(AppConfig(), parts.model, Prompts()).reranker.model_copy(update={"candidates": FETCHED})
+    reranker = LLMReranker(parts.known, parts.tokenizer, shipped)
     own = found = there = 0
     for q in asked:
         own += await _holds(generator, q, [Evidence("E1", hit(1, "", q.paragraph), 1.0, 1)])

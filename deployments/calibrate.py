@@ -129,8 +129,8 @@ class _Calibration:
             bench.index()
             found += await ranking.candidates(name, bench, self._encoder, queries, top)
         if not found:
-            kept = Reranking(method=self._methods[0], weight=self._base.weight, passage_tokens=size)
-            return kept, []
+            typer.echo("no judged collection: the model has no say in the order (a weight of 0)", err=True)
+            return Reranking(method=self._methods[0], weight=0.0, passage_tokens=size), []
         values: dict[RerankMethod, Sequence[NDArray[np.float64]]] = {}
         for kind in self._methods:
             values[kind], tokens = await ranking.scored(

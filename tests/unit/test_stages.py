@@ -9,12 +9,12 @@ import pytest
 from assay.config import ExpanderConfig, GradeConfig, RerankerConfig, RerankMethod
 from assay.errors import BadModelOutput, SetupError
 from assay.expand import LLMExpander, distinct
-from assay.features import of_evidence
+from assay.features import is_name, of_evidence
 from assay.grade import FeatureGrader, follow_ups, uncovered
 from assay.plan import plan_schema
 from assay.relevance import gain_of
 from assay.rerank import LLMReranker, blend
-from assay.templates import Prompt
+from assay.templates import Prompt, Prompts
 from assay.types import (
     Claim,
     CompletionRequest,
@@ -174,19 +174,83 @@ async def test_where_most_titles_are_sentences_none_is_asked_and_the_order_stays
 
 
 async def test_a_question_of_several_steps_names_no_title_of_the_later_ones() -> None:
-    llm, question = Knowing(), "Who discovered the moon that causes the tides of the ocean?"
-    config = RerankerConfig(method="title", weight=0.9)
-    done = await LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(question, titled("Sun", "Moon"), 2))
+    llm, config = Knowing(), RerankerConfig(method="title", weight=0.9)
+    done = await LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(STEPS, titled("Sun", "Moon"), 2))
     assert [r.hit.chunk.title for r in done.ranked] == ["Sun", "Moon"]
     (asked,) = llm.history
     assert isinstance(asked, ScoreRequest) and len(asked.items) == 1 + 2, "what a grade weighs, and no more"
+
+
+STEPS = "Who discovered the moon that causes the tides of the ocean?"
+
+
+@pytest.mark.parametrize("titles", [("Sun", "Moon", "Fish"), (LONG, LONG, "Moon")])
+@pytest.mark.parametrize("question", [QUESTION, STEPS])
+async def test_a_threshold_of_titles_drops_none_whose_title_is_not_asked(
+    question: str, titles: tuple[str, ...]
+) -> None:
+    config = RerankerConfig(method="title", weight=0.9, threshold=3.5)
+    request = RerankRequest(question, titled(*titles), 3)
+    kept = [r.hit.chunk.title for r in (await LLMReranker(Knowing(), WordTokenizer(), config).rerank(request)).ranked]
+    assert kept == (["Moon"] if question == QUESTION and LONG not in titles else list(titles))
+
+
+async def test_a_passage_that_a_grade_cannot_weigh_is_counted_also_by_title() -> None:
+    class Short(Knowing):
+        async def score(self, request: ScoreRequest) -> Scores:
+            scores = await super().score(request)
+            cut = [
+                ItemScore(math.nan, 0, "too long") if "Fish" in i.context else s
+                for i, s in zip(request.items, scores.items, strict=True)
+            ]
+            return Scores(tuple(cut), scores.usage)
+
+    for question in (QUESTION, STEPS):
+        request = RerankRequest(question, titled("Sun", "Mars", "Moon", "Venus"), 4)
+        done = await LLMReranker(Short(), WordTokenizer(), RerankerConfig(method="title")).rerank(request)
+        assert done.faults == 1 and sum(r.gain is not None for r in done.ranked) == 2
+
+
+async def test_a_weight_of_0_asks_no_title() -> None:
+    llm = Knowing()
+    request = RerankRequest(QUESTION, titled(*["Sun", "Moon", "Fish"] * 3), 9)
+    done = await LLMReranker(llm, WordTokenizer(), RerankerConfig(method="title", weight=0)).rerank(request)
+    assert [r.hit for r in done.ranked] == list(request.hits)
+    (asked,) = llm.history
+    assert isinstance(asked, ScoreRequest) and len(asked.items) == 1 + 3
+
+
+async def test_titles_are_compared_with_what_ones_own_prompt_ends_in() -> None:
+    llm = ScriptedLLM()
+    prompts = Prompts({"title": "Asked: $question\nThe page that has it is called"})
+    reranker = LLMReranker(llm, WordTokenizer(), RerankerConfig(method="title"), prompts)
+    await reranker.rerank(RerankRequest(QUESTION, titled("Sun", "Moon"), 2))
+    (asked,) = llm.history
+    assert isinstance(asked, ScoreRequest)
+    end = "The page that has it is called"
+    assert [item.context for item in asked.items[3:]] == [end, end, *[f"Asked: {QUESTION}\n{end}"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("title", "named"),
+    [
+        ("Moon", True),
+        ("", False),
+        ("of the", False),
+        (LONG, False),
+        ("月球", True),
+        ("关于迄今为止所有已知恒星的说明", False),
+    ],
+)
+def test_a_title_may_be_a_name(title: str, named: bool) -> None:
+    assert is_name(title) == named
 
 
 async def test_a_title_that_cannot_be_scored_is_counted_and_keeps_its_fused_score() -> None:
     done = await by_title(Knowing(), titled("Sun", "Fault", "Moon"))
     assert done.faults == 1 and done.ranked[0].hit.chunk.title == "Moon"
     with pytest.raises(BadModelOutput, match="No passage could be scored: too long"):
-        await by_title(Knowing(), titled("Fault", "Fault"))
+        await by_title(Knowing(), titled("Fault", "Fault", LONG))
 
 
 async def test_hits_beyond_the_candidates_follow_in_fused_order() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from assay.__main__ import main
 from assay.calibrate import cases as c
-from assay.calibrate import near_misses
+from assay.calibrate import near_misses, ranking
 from assay.calibrate.cached import CachedLLM
 from assay.calibrate.cases import NEAR_MISS
 from assay.calibrate.fit import Sample, arrays, auc, ece, fit
@@ -270,3 +270,11 @@ def test_a_method_that_says_nothing_more_is_not_chosen() -> None:
     found, values = judged_queries(True)
     fitted, _ = chosen(found, {"likelihood": values, "listwise": values}, 96)
     assert fitted.method == "likelihood"
+
+
+def test_a_dearer_method_must_be_better_by_more_than_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, right = judged_queries(True)
+    blind = [np.zeros(len(value)) for value in right]
+    assert chosen(found, {"title": blind, "likelihood": right}, 96)[0].method == "likelihood"
+    monkeypatch.setattr(ranking, "_DEARER", 0.5)  # more than it gains
+    assert chosen(found, {"title": blind, "likelihood": right}, 96)[0].method == "title"

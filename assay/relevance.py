@@ -103,11 +103,12 @@ class Likelihood:
 
 
 class Titles:
-    """Nats by which the question makes the passage's title more likely: what the model knows of what has that name. It reads no
-    passage but the first ``GRADED``, whose gains a grade asks for.
+    """Nats by which a question that takes one step makes the passage's title more likely: what the model knows of what has that
+    name. A title that is no name has the mean of the others. What a later step leads to is nothing that the question names:
+    where it takes several, ``Likelihood``.
 
-    A title that is no name says nothing, and has the mean of the others. None is asked, and all keep the order that they came
-    in, where most are no names, and where the question has several steps: what a later one leads to is not what it names."""
+    Where most titles are no names, nothing is asked, and the passages keep the order that they came in. The first ``GRADED``
+    are read in any case: a grade asks for their gains."""
 
     def __init__(self, llm: LLM, prompts: Prompts) -> None:
         self._llm, self._prompt, self._likelihood = llm, prompts["title"], Likelihood(llm, prompts)
@@ -118,8 +119,10 @@ class Titles:
         self, question: str, passages: Sequence[Passage], request_id: str, cache_salt: str | None = None
     ) -> Relevance:
         named = [passage.title if is_name(passage.title) else "" for passage in passages]
-        if not simple(question) or 2 * named.count("") > len(named):
+        if 2 * named.count("") > len(named):
             named = [""] * len(named)
+        elif not simple(question):
+            return await self._likelihood.score(question, passages, request_id, cache_salt)
         titles = list(dict.fromkeys(filter(None, named)))
         graded = self._likelihood.items(question, passages[:GRADED])
         contexts = self._alone, self._prompt.fill(question=question)

@@ -173,26 +173,31 @@ async def test_where_most_titles_are_sentences_none_is_asked_and_the_order_stays
     assert isinstance(asked, ScoreRequest) and len(asked.items) == 1 + 3
 
 
-async def test_a_question_of_several_steps_names_no_title_of_the_later_ones() -> None:
+async def test_a_question_of_several_steps_is_judged_by_the_passages_and_not_by_their_titles() -> None:
     llm, config = Knowing(), RerankerConfig(method="title", weight=0.9)
     done = await LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(STEPS, titled("Sun", "Moon"), 2))
-    assert [r.hit.chunk.title for r in done.ranked] == ["Sun", "Moon"]
+    assert [r.hit.chunk.id for r in done.ranked] == [1, 0] and all(r.gain for r in done.ranked)
     (asked,) = llm.history
-    assert isinstance(asked, ScoreRequest) and len(asked.items) == 1 + 2, "what a grade weighs, and no more"
+    assert isinstance(asked, ScoreRequest) and len(asked.items) == 1 + 2, "the question alone, and after each passage"
 
 
 STEPS = "Who discovered the moon that causes the tides of the ocean?"
 
 
-@pytest.mark.parametrize("titles", [("Sun", "Moon", "Fish"), (LONG, LONG, "Moon")])
-@pytest.mark.parametrize("question", [QUESTION, STEPS])
+@pytest.mark.parametrize(
+    ("titles", "kept"),
+    [
+        (("Sun", "Moon", "Fish"), ["Moon"]),
+        ((LONG, "Moon", "Sun", "Fish"), ["Moon", LONG]),
+        ((LONG, LONG, "Moon"), [LONG, LONG, "Moon"]),
+    ],
+)
 async def test_a_threshold_of_titles_drops_none_whose_title_is_not_asked(
-    question: str, titles: tuple[str, ...]
+    titles: tuple[str, ...], kept: list[str]
 ) -> None:
     config = RerankerConfig(method="title", weight=0.9, threshold=3.5)
-    request = RerankRequest(question, titled(*titles), 3)
-    kept = [r.hit.chunk.title for r in (await LLMReranker(Knowing(), WordTokenizer(), config).rerank(request)).ranked]
-    assert kept == (["Moon"] if question == QUESTION and LONG not in titles else list(titles))
+    done = await LLMReranker(Knowing(), WordTokenizer(), config).rerank(RerankRequest(QUESTION, titled(*titles), 4))
+    assert [r.hit.chunk.title for r in done.ranked] == kept
 
 
 async def test_a_passage_that_a_grade_cannot_weigh_is_counted_also_by_title() -> None:
@@ -205,8 +210,8 @@ async def test_a_passage_that_a_grade_cannot_weigh_is_counted_also_by_title() ->
             ]
             return Scores(tuple(cut), scores.usage)
 
-    for question in (QUESTION, STEPS):
-        request = RerankRequest(question, titled("Sun", "Mars", "Moon", "Venus"), 4)
+    for titles in (("Sun", "Mars", "Moon", "Venus"), (LONG, LONG, LONG, "Venus")):
+        request = RerankRequest(QUESTION, titled(*titles), 4)
         done = await LLMReranker(Short(), WordTokenizer(), RerankerConfig(method="title")).rerank(request)
         assert done.faults == 1 and sum(r.gain is not None for r in done.ranked) == 2
 

@@ -320,7 +320,7 @@ class RerankerConfig(_Config):
     engine: str = "small"
     method: RerankMethod = Field(
         default="likelihood",
-        description="title: of the passage's title after the question, cheapest, for titles that are names; likelihood: of the "
+        description="title: of the passage's title after a question of one step, cheapest, else likelihood; likelihood: of the "
         "question after the passage; both are right for small models; pointwise: yes or no; score: expected grade from 0 to "
         "10; listwise: one call for all passages, for large models.",
     )

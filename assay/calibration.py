@@ -18,7 +18,8 @@ from assay.frozen import Frozen
 from assay.templates import Prompts
 
 FOLDER = Path(__file__).parents[1] / "configs" / "calibration"
-FORMAT: Literal[2] = 2  # 1 had what speaks against a question as a mean, of one passage
+# 1 had what speaks against a question as a mean, of one passage; to 2 a rule that forbids was a denial
+FORMAT: Literal[3] = 3
 # The templates that each method scores with; ``passage`` also gives the grader its likelihoods.
 PROMPTS: Mapping[RerankMethod, str] = {
     "title": "title",
@@ -53,7 +54,7 @@ class Calibration(Frozen):
     """One file of ``configs/calibration``. ``checksum``: of the weights, "" where they are out of reach (an endpoint's);
     ``prompt``: of the template that the method scores with; ``questions``: data set -> how many of its questions."""
 
-    format: Literal[2]
+    format: Literal[3]
     model: str
     checksum: str
     prompt: str

@@ -22,6 +22,8 @@ _PHRASE = re.compile(rf"{_NAME}(?:\s+(?:(?:of|the|and|for|in|de|von|&)\s+)?{_NAM
 _IN_ASKED, _PER_RANK, _LONGER = 0.3, 0.05, 0.1
 _FLOOR = -8.0  # nats: below that all tokens are equally unexplained
 NEGATION = re.compile(r"\b(?:not?|never|none|nobody|nothing|neither|nor|cannot|without)\b|n['’]t\b", re.IGNORECASE)
+# What a rule forbids ("shall not", "without consent") it does not deny: that is what it says.
+_RULE = re.compile(r"\b(?:shall|may|must|should|will)\s+not\b|\bwithout\b", re.IGNORECASE)
 _NUMBER = (
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|dozens?|hundreds?|thousands?|millions?|billions?|half)\b"
 )
@@ -142,7 +144,8 @@ def _of_sentences(question: str, words: frozenset[str], evidence: Sequence[Evide
     found = [terms(text) for text in texts]
     shares = [covered(words, frozenset(f)) for f in found]
     at = max(range(len(texts)), key=lambda i: shares[i])
-    wanted, denied, denies = neighbours(terms(question)), *(bool(NEGATION.search(t)) for t in (question, texts[at]))
+    wanted = neighbours(terms(question))
+    denied, denies = (bool(NEGATION.search(t)) for t in (question, texts[at]))
     everywhere = frozenset[tuple[str, str]]().union(*(neighbours(f) for f in found))
     like = zip(texts, shares, strict=True)
     return {
@@ -151,7 +154,9 @@ def _of_sentences(question: str, words: frozenset[str], evidence: Sequence[Evide
         "kind": float(_has_kind(question, texts[at])),
         "denied": float(denied and not denies),
         "no_denial": float(denied and not any(NEGATION.search(t) for t, s in like if 2 * s >= shares[at])),
-        "denies": float(denies and not denied and len(found[at]) <= _MOST_TERMS),
+        "denies": float(
+            not denied and len(found[at]) <= _MOST_TERMS and bool(NEGATION.search(_RULE.sub(" ", texts[at])))
+        ),
     }
 
 

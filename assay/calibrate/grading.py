@@ -41,9 +41,9 @@ OF_THE_MODEL = ("least_gain",)  # of the best passage; the mean over tokens adds
 # What says of any collection whether its passages are about the question; links and sentences say how far they lead.
 ABOUT = ("word_coverage", "name_coverage", "similarity")
 # What says of one passage whether it answers, or only seems to.
-HOLDS = ("pairs", "sentence_lead", "kind", "no_denial", "denies", "numbers")
+HOLDS = ("pairs", "sentence_lead", "kind", "no_denial", "denies", "numbers", "similarity")
 HOLDS_OF_THE_MODEL = ("against",)
-BALANCED = "holds, cross-validated: min_holds of the best balanced accuracy"
+BALANCED = "holds: min_holds for the best balanced accuracy"
 HELD_OUT = 4  # one question in so many is kept back from a fit and its choice of the penalty, and judged once
 
 

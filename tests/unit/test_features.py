@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from assay.features import leads, of_evidence, phrases
 from assay.grade import follow_ups
 from assay.types import Evidence, Hit
@@ -51,6 +53,12 @@ def test_a_short_sentence_that_denies_is_told_where_the_question_does_not() -> N
     assert of_evidence(asked, evidence(("Moreno", text)))["denies"] == 1
     assert of_evidence("Does Moreno not direct films?", evidence(("Moreno", text)))["denies"] == 0
     assert of_evidence(asked, evidence(("Moreno", f"{text[:-1]}{' and more' * 30}.")))["denies"] == 0
+
+
+@pytest.mark.parametrize("rule", ["shall not direct films", "may not direct films", "directs no films without consent"])
+def test_a_rule_that_forbids_denies_nothing(rule: str) -> None:
+    measured = of_evidence("Who may direct films?", evidence(("Moreno", f"Moreno {rule}.")))
+    assert measured["denies"] == (" no " in rule), "beside a rule there may be a denial"
 
 
 def test_a_denial_is_looked_for_in_every_sentence_that_shares_much_with_the_question() -> None:

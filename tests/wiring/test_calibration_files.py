@@ -91,7 +91,7 @@ def test_a_named_file_must_fit(weights: Path, fitted: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "field"), [("{", "JSON"), ('{"format": 1}', "another format.*calibrate"), ('{"format": 2}', "model")]
+    ("text", "field"), [("{", "JSON"), ('{"format": 2}', "another format.*calibrate"), ('{"format": 3}', "model")]
 )
 def test_a_damaged_file_is_refused_by_name(weights: Path, fitted: Path, text: str, field: str) -> None:
     (fitted / f"{MODEL}.json").write_text(text)

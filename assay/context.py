@@ -1,8 +1,26 @@
 """Which part of a passage, or of what stands around it, a hit is shown with, and a model is given."""
 
+import re
+
 from assay.ports import Tokenizer
 from assay.sentences import Span, sentences
 from assay.text import content_terms
+
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t]")
+
+
+def beginning(text: str, first: int) -> int:
+    """Where a document's text begins, whose first passage begins at ``first``: with the headings right above that. What stands
+    before them is in no passage because it is no text: front matter, comments, imports of MDX."""
+    begin = at = first
+    while at > 0:
+        line = text.rfind("\n", 0, at - 1) + 1
+        if _HEADING.match(text, line, at):
+            begin = line
+        elif not text[line:at].isspace():
+            break
+        at = line
+    return begin
 
 
 def window(text: str, chunk: Span, question: str, chars: int) -> Span:

@@ -530,7 +530,7 @@ def _with_extras(
 
 def _with_context(reader: Reader, hits: Sequence[Hit], question: str, chars: int, mask: Mask | None) -> tuple[Hit, ...]:
     """What surrounds a match is of its document, and of its neighbours as far as those are allowed. Around a hit that is not
-    hidden nothing is: a hit says of all its text whether it is to be trusted."""
+    hidden nothing is: a hit says of all its text whether it is to be trusted. Front matter is no text."""
     wider = sorted({(hit.chunk.doc_id, hit.chunk.hidden) for hit in hits if len(hit.chunk.text) < chars})
     texts = reader.texts(sorted({doc_id for doc_id, _ in wider}))
     seen = reader.seen(mask) if wider else mask
@@ -539,7 +539,7 @@ def _with_context(reader: Reader, hits: Sequence[Hit], question: str, chars: int
     def context(chunk: Chunk) -> Context:
         offset, text = chunk.start, chunk.text
         if len(chunk.text) < chars:
-            whole = runs[chunk.doc_id, chunk.hidden] or [(0, len(texts[chunk.doc_id]))]
+            whole = runs[chunk.doc_id, chunk.hidden] or [reader.content(chunk.doc_id, texts[chunk.doc_id])]
             offset, last = next((low, high) for low, high in whole if low <= chunk.start < high)
             text = texts[chunk.doc_id][offset:last]
         start, end = window(text, (chunk.start - offset, chunk.end - offset), question, chars)

@@ -263,7 +263,7 @@ class SearchResult:
 @dataclass(frozen=True, slots=True)
 class DocumentQuery:
     """A document, as long as it is within the buckets and the filter. At most one of ``span``, ``page`` (from 1) and
-    ``heading`` says which part of it; none means from its beginning."""
+    ``heading`` says which part of it; none means from where its text begins, after front matter."""
 
     doc_id: str
     buckets: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from assay.context import beginning
 from assay.errors import IndexFault, NotFound
 from assay.index import kernels
 from assay.index.catalog import Catalog
@@ -284,6 +285,11 @@ class Reader:
             last = passage.ordinal
         return [(start, end) for start, end in runs]
 
+    def content(self, doc_id: str, text: str) -> tuple[int, int]:
+        """Of a document's text, without what its file says of itself before that. Raises ``NotFound``."""
+        first = self.chunks(self.catalog.rows_in(doc_id)[:1])
+        return beginning(text, first[0].start) if first else 0, len(text)
+
     @cached_property
     def hidden(self) -> Mask:
         """Which rows hold text that no reader of the file sees."""
@@ -320,7 +326,7 @@ class Reader:
         if query.span is not None:
             return min(query.span[0], len(text)), min(query.span[1], len(text))
         if query.page is None and query.heading is None:
-            return 0, len(text)
+            return self.content(query.doc_id, text)
         rows = self.catalog.rows_in(query.doc_id)
         passages = self.chunks(rows if mask is None else rows[mask[rows]])
         if query.page is not None:

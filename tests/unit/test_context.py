@@ -1,4 +1,6 @@
-from assay.context import focus, window
+import pytest
+
+from assay.context import beginning, focus, window
 from tests.fakes import WordTokenizer
 
 TEXT = "Alpha is first. The pump B-120 moves cold water every day. Omega is the last of all. " * 3
@@ -35,3 +37,18 @@ def test_a_longer_text_is_the_whole_sentences_around_the_best_one() -> None:
 
 def test_a_sentence_that_is_too_long_is_cut() -> None:
     assert focus("word " * 50, "word", 7, WordTokenizer()) == "word " * 6 + "word"
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("Body", "Body"),
+        ("# A\n\n## B\n\nBody", "# A"),
+        ("---\nkey: x\n# no heading\n---\n\n# A\nBody", "# A"),
+        ("---\nkey: x\n---\n  Body", "Body"),
+        ("# A\n\n<!-- # said\n-->\n\nBody", "Body"),
+        ("\n\n#5 is no heading\n\nBody", "Body"),
+    ],
+)
+def test_a_text_begins_with_the_headings_above_its_first_passage(text: str, begins: str) -> None:
+    assert beginning(text, text.index("Body")) == text.index(begins)

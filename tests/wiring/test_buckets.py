@@ -9,13 +9,17 @@ import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
+from assay.bound import BoundRetriever
 from assay.cli import buckets as cli
+from assay.config import ToolsConfig
 from assay.errors import InvalidFilter, NotFound, SetupError, UnknownBucket, UnknownField
+from assay.hits import Search
 from assay.index.buckets import BucketSchema, dump_schema
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, Report, find_sources
 from assay.index.metadata import Given, MetadataTable, Pattern
-from assay.schemas import Filter
+from assay.schemas import Filter, SearchRequest
+from assay.tools import Registry, ToolContext
 from assay.types import BucketInfo, DocumentQuery, Scope, SearchQuery
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, found, retriever, search, write
@@ -287,6 +291,35 @@ def test_text_around_a_match(index: Path, tmp_path: Path) -> None:
     best = search(r, SearchQuery(("pump B-120",), context_chars=60)).hits[0]
     assert best.context is not None
     assert "pump B-120" in best.context.text
+
+
+PREAMBLES = {
+    "front.md": "---\ntitle: Pumps\n# a comment\nowner: of the pump\n---\n\n",
+    "windows.md": "---\r\ntitle: Pumps\r\n---\r\n",
+    "comment.md": "<!-- Copyright\n# of somebody\n-->\n\n",
+    "imports.mdx": "---\ntitle: Pumps\n---\nimport A from './a'\n\nexport const x = () => {\n  y\n}\n\n",
+}
+
+
+@pytest.mark.parametrize("name", PREAMBLES)
+@pytest.mark.parametrize("filters", [None, {"field": "format", "op": "=", "value": "md"}])
+def test_what_a_file_says_before_its_text_is_no_context(tmp_path: Path, name: str, filters: Any) -> None:
+    text = PREAMBLES[name] + "# Pumps\n\n## B-120\n\nThe pump B-120 moves water.\n\n# Valves\n\nThe valve is shut.\n"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / name).write_bytes(text.encode())  # as it is, with its ends of lines
+    ingest(tmp_path / "a", tmp_path / "index", schema=None)
+    r, start = retriever(tmp_path / "index"), text.index("# Pumps")
+    asked = {"question": "pump valve", "filters": filters, "context_chars": 4000}
+    shown = asyncio.run(Search(r, r._config)(SearchRequest.model_validate(asked), "req_1")).hits
+    assert shown and all(hit.text_span[0] == start and hit.text == text[start:].strip() for hit in shown)
+    context = ToolContext(BoundRetriever(r, Scope()))
+    registry = Registry.of(ToolsConfig())
+    around = asyncio.run(registry.call("search_text", {"query": "pump", "context_chars": 2000}, context)).note
+    assert around.partition(": ")[2] == text[start:].strip()
+    doc = shown[0].doc_id
+    assert asyncio.run(registry.call("document_lookup", {"doc_id": doc}, context)).hits[0].chunk.text == text[start:]
+    whole = asyncio.run(r.document_lookup(DocumentQuery(doc, span=(0, 10**6))))
+    assert (whole.text, whole.chars) == (text, len(text)), "who names characters has what stands there"
 
 
 def test_a_crash_in_the_middle_of_a_schema_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

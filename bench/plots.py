@@ -1,8 +1,9 @@
 """Growth plots of ``bench.search_peers``: ``python -m bench.plots FILE.json FILE.svg``."""
 
+import argparse
 import json
-import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -48,8 +49,12 @@ def draw(axes: Axes, title: str, systems: dict[str, dict[int, float]]) -> None:
     axes.grid(alpha=0.3)
 
 
-def main(source: Path, target: Path) -> None:
-    found = lines(source)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path, metavar="FILE.json", help="what bench.search_peers wrote with --json")
+    parser.add_argument("target", type=Path, metavar="FILE.svg", help="where the plots go")
+    args = parser.parse_args(argv)
+    found = lines(args.source)
     figure, panels = pyplot.subplots(2, 3, figsize=(14, 8), layout="constrained")
     for axes, (what, title) in zip(panels.flat, PANELS.items(), strict=True):
         draw(axes, title, found[what])
@@ -58,8 +63,8 @@ def main(source: Path, target: Path) -> None:
     handles = {h.get_label(): h for axes in panels.flat for h in axes.get_legend_handles_labels()[0]}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
     pyplot.rcParams["svg.hashsalt"] = "assay"
-    figure.savefig(target, metadata={"Date": None})
+    figure.savefig(args.target, metadata={"Date": None})
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main()

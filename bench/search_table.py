@@ -1,7 +1,7 @@
 """The rows of ``bench.search_peers`` as the tables of docs/benchmarks.md: ``python -m bench.search_table FILE.json``."""
 
+import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -70,8 +70,10 @@ def goals(rows: Sequence[Mapping[str, object]]) -> str:
     return table(["what", "measured", "goal", "holds"], body)
 
 
-def main(path: Path) -> None:
-    rows = json.loads(path.read_text())["rows"]
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE", help="what bench.search_peers wrote with --json")
+    rows = json.loads(parser.parse_args(argv).file.read_text())["rows"]
     for size, found in sizes(rows).items():
         print(f"#### {size} rows\n\n{speed(found)}\nUnder a filter:\n\n{filtered(found)}")
         if cannot := [(system, what) for system, what in found if what.startswith("cannot: ")]:
@@ -82,4 +84,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

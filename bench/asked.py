@@ -23,9 +23,9 @@ from assay.eval.formats import Document
 from assay.eval.ranking import BUCKET, Bench, BulkEncoder
 from assay.index.embed import SentenceEmbedder
 from assay.models import resolve_model
+from bench.contracts import CLAUSES
 from bench.judged import hotpotqa as hotpotqa_collection
 from bench.judged import musique as musique_collection
-from bench.long_documents import CLAUSES
 from bench.report import options
 
 ROOT = Path(__file__).parents[1]

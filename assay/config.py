@@ -211,7 +211,12 @@ class RetrieverConfig(_Config):
         description="What passages gain at the most by the beginning of their document being about the question, where the "
         "best passage's own score is 1; 0: leads are not looked at. docs/search.md.",
     )
-    lead_documents: int = Field(default=3, ge=1, le=100, description="Documents that are looked into by their leads.")
+    lead_documents: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="Documents, and stretches of very long ones, that are looked into by their leads.",
+    )
     link_hop: bool = Field(default=True, description="Whether a request may have the link hop; answers then do.")
     rrf_k: int = Field(default=60, ge=1, le=1000)
     timeout_s: float = Field(default=10, gt=0, le=600)

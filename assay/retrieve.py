@@ -377,8 +377,8 @@ class LocalRetriever:
     def _led(
         self, reader: Reader, answers: Sequence[_Answer], fusion: Fusion, share: float | None, allowed: Allowed
     ) -> tuple[list[_Answer], dict[int, float]]:
-        """The answers, deeper in the documents whose leads are best for the question, and what the rows of these gain. Leads
-        are ordered as passages are: by the same legs, weights and fusion."""
+        """The answers, deeper in the documents and stretches whose leads are best for the question, and what the rows of these
+        gain. Leads are ordered as passages are: by the same legs, weights and fusion."""
         leads = self._leads_of(reader)
         found = leads.rows(allowed.mask)
         if len(found) > MOST:
@@ -390,11 +390,11 @@ class LocalRetriever:
             return list(answers), {}
         score = dict(zip(about.ids.tolist(), (about.scores / about.scores[0]).tolist(), strict=True))
         within = leads.within(best, allowed.mask)
-        gains = {
-            row: self._config.lead_weight * score[lead]
-            for lead, rows in zip(best.tolist(), within, strict=True)
-            for row in rows.tolist()
-        }
+        gains: dict[int, float] = {}
+        for lead, rows in reversed(
+            [*zip(best.tolist(), within, strict=True)]
+        ):  # of two that lead to a row the better counts
+            gains.update(dict.fromkeys(rows.tolist(), self._config.lead_weight * score[lead]))
         return [_deeper(answer, np.concatenate(within)) for answer in answers], gains
 
     def _leads_of(self, reader: Reader) -> Leads:

@@ -1,6 +1,7 @@
 """Documents of hundreds of passages among short ones: the level of leads over a real index."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ ADVICE = (
     "After the work it runs for a quarter of an hour without a load.",
 )
 PLANTS = ("Aldan", "Vitim", "Lena")  # the last one's is seen by its own people alone
+BOUND = ("Kolyma", "Onega", "Pechora")  # three shorter manuals in one file
 
 
 def part(section: int) -> str:
@@ -34,13 +36,13 @@ def part(section: int) -> str:
 
 
 def days(plant: str, section: int) -> int:
-    return 20 + 3 * section + PLANTS.index(plant)
+    return 20 + 3 * section + (*PLANTS, *BOUND).index(plant) % 3
 
 
-def manual(plant: str) -> str:
+def manual(plant: str, count: int = SECTIONS) -> str:
     """Which plant it is of is said at its beginning alone: from section to section manuals differ by one number."""
     sections = []
-    for n in range(1, SECTIONS + 1):
+    for n in range(1, count + 1):
         advice = " ".join(ADVICE[(n * k + k) % len(ADVICE)] for k in (1, 2, 4, 5, 7))
         sections.append(
             f"## The {part(n)}\n\nThe {part(n)} is checked every {days(plant, n)} days. {advice} No other part stands near it."
@@ -173,3 +175,28 @@ def test_a_long_document_does_not_crowd_out_the_others(led: LocalRetriever) -> N
     evidence = EvidenceSet(LoopConfig().per_document)
     evidence.add(in_order(best), 10, 1)
     assert {"aldan.md", "vitim.md", "olekma.md"} <= {e.hit.chunk.uri for e in evidence.all}
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("volume")
+    bound = "\n\n".join(manual(plant, 45) for plant in BOUND)
+    ingest(write(folder / "a", {"volume.md": bound, "menu.md": FILES["menu.md"]}), folder / "index", "docs")
+    return folder / "index"
+
+
+def told(index: Path, weight: float, plant: str, section: int) -> int:
+    """The days that the best passage about the part says."""
+    over = retriever(index, config=RetrieverConfig(lead_weight=weight))
+    texts = [hit.chunk.text for hit in hits(over, asked(plant, section), top_k=20)]
+    return next(
+        int(days.group(1)) for text in texts if (days := re.search(rf"{part(section)} is checked every (\d+)", text))
+    )
+
+
+@pytest.mark.parametrize("section", [2, 20, 44])
+def test_what_is_bound_with_others_is_found_in_its_own_part(volume: Path, section: int) -> None:
+    """The volume's beginning names the first of them alone: the others begin within it."""
+    right = [days(plant, section) for plant in BOUND]
+    assert [told(volume, 0.0, plant, section) for plant in BOUND] != right, "or this shows nothing"
+    assert [told(volume, 0.8, plant, section) for plant in BOUND] == right

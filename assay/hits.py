@@ -48,7 +48,7 @@ class Search:
     async def _reranked(
         self, reranker: Reranker, request: SearchRequest, found: SearchResult, request_id: str
     ) -> tuple[SearchResult, Usage]:
-        asked = RerankRequest(request.question, found.hits, request.top_k, request_id, request.cache_salt)
+        asked = RerankRequest(request.question, found.hits, request.top_k, request_id, request.cache_salt, gains=False)
         try:
             done = await _within(reranker.rerank(asked), "reranker", self._rerank_timeout_s)
         except AssayError as fault:

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -59,9 +60,9 @@ class Method(Protocol):
         ...
 
 
-def method(name: RerankMethod, llm: LLM, prompts: Prompts) -> Method:
+def method(name: RerankMethod, llm: LLM, prompts: Prompts, graded: int = GRADED) -> Method:
     methods: dict[RerankMethod, Callable[[LLM, Prompts], Method]] = {
-        "title": Titles,
+        "title": partial(Titles, graded=graded),
         "likelihood": Likelihood,
         "pointwise": Pointwise,
         "score": Graded,
@@ -107,11 +108,12 @@ class Titles:
     name. A title that is no name has the mean of the others. What a later step leads to is nothing that the question names:
     where it takes several, ``Likelihood``.
 
-    Where most titles are no names, nothing is asked, and the passages keep the order that they came in. The first ``GRADED``
+    Where most titles are no names, nothing is asked, and the passages keep the order that they came in. The first ``graded``
     are read in any case: a grade asks for their gains."""
 
-    def __init__(self, llm: LLM, prompts: Prompts) -> None:
+    def __init__(self, llm: LLM, prompts: Prompts, graded: int = GRADED) -> None:
         self._llm, self._prompt, self._likelihood = llm, prompts["title"], Likelihood(llm, prompts)
+        self._graded = graded
         # What the title is compared with: the same title, whatever was searched for.
         self._alone = self._prompt.fill(question="").rpartition("\n")[2]
 
@@ -124,10 +126,11 @@ class Titles:
         elif not simple(question):
             return await self._likelihood.score(question, passages, request_id, cache_salt)
         titles = list(dict.fromkeys(filter(None, named)))
-        graded = self._likelihood.items(question, passages[:GRADED])
+        graded = self._likelihood.items(question, passages[: self._graded]) if self._graded else ()
         contexts = self._alone, self._prompt.fill(question=question)
         items = [ScoreItem(context, f" {title}") for context in contexts for title in titles]
-        scores = await self._llm.score(ScoreRequest((*graded, *items), request_id, cache_salt))
+        asked = ScoreRequest((*graded, *items), request_id, cache_salt)
+        scores = await self._llm.score(asked) if asked.items else Scores((), Usage())
         alone, found = (scores.items[len(graded) + start :][: len(titles)] for start in (0, len(titles)))
         nats = {
             title: math.nan if with_it.fault or without.fault else with_it.logprob - without.logprob

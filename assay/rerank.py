@@ -11,7 +11,8 @@ from assay.config import RerankerConfig
 from assay.context import focus
 from assay.grade import FeatureGrader
 from assay.ports import LLM, Tokenizer
-from assay.relevance import GRADED, MEASURING, Passage, method, yes
+from assay.relevance import GRADED, MEASURING, Passage, Relevance, method, yes
+from assay.schemas import Usage
 from assay.templates import Prompts
 from assay.types import Grade, GradeRequest, Hit, Ranked, Reranked, RerankRequest, Support, SupportRequest
 
@@ -49,6 +50,7 @@ class LLMReranker:
         self._method = method(
             "likelihood" if self._silent and config.method in MEASURING else config.method, llm, prompts
         )
+        self._ungraded = method(config.method, llm, prompts, graded=0)
         self._grader = FeatureGrader(config.grade)
         self._llm, self._support = llm, prompts["support"]
 
@@ -70,13 +72,11 @@ class LLMReranker:
         A passage that cannot be scored keeps its fused score and is counted in ``faults``. When none can, that is a
         ``BadModelOutput``, and the caller falls back to the fused order by name. With a ``threshold``, passages known to be
         below it are dropped, and so is the unscored rest, of which nobody knows. With a ``weight`` of 0 and no threshold
-        nothing is reordered, and only what a grade needs is scored: the first ``GRADED``.
+        nothing is reordered, and only what a grade needs is scored: the first ``GRADED``, or none where no grade follows.
         """
         scored = min(self._config.candidates, GRADED) if self._silent else self._config.candidates
         head, tail = request.hits[:scored], request.hits[scored:]
-        size = self._config.passage_tokens
-        passages = [passage(request.question, hit, size, self._tokenizer) for hit in head]
-        found = await self._method.score(request.question, passages, request.request_id, request.cache_salt)
+        found = await self._relevance(request, head)
         order = blend([hit.score for hit in head], found.values, self._config.weight)
         bound = self._config.threshold
         ranked = [
@@ -89,3 +89,11 @@ class LLMReranker:
             floor = ranked[-1].score if ranked else 0.0
             ranked += [Ranked(hit, floor - 1.0 - rank, None) for rank, hit in enumerate(tail)]
         return Reranked(tuple(ranked[: request.keep]), found.usage, sum(map(math.isnan, found.values)))
+
+    async def _relevance(self, request: RerankRequest, hits: Sequence[Hit]) -> Relevance:
+        if self._silent and not request.gains:
+            return Relevance((0.0,) * len(hits), (None,) * len(hits), Usage())
+        judge = self._method if request.gains else self._ungraded
+        size = self._config.passage_tokens
+        passages = [passage(request.question, hit, size, self._tokenizer) for hit in hits]
+        return await judge.score(request.question, passages, request.request_id, request.cache_salt)

@@ -410,11 +410,14 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class RerankRequest:
+    """``gains``: whether a grade follows, which weighs those of the first; what only a grade needs is not asked without."""
+
     question: str
     hits: tuple[Hit, ...]
     keep: int
     request_id: str = ""
     cache_salt: str | None = None
+    gains: bool = True
 
 
 @packed

@@ -10,7 +10,17 @@ from assay.errors import AssayError, BadModelOutput, InvalidRequest, StageUnavai
 from assay.hits import Search
 from assay.rerank import LLMReranker
 from assay.schemas import Facet, FacetValue, Predicate, SearchRequest
-from assay.types import Grade, GradeRequest, Reranked, RerankRequest, SearchQuery, SearchResult, Support, SupportRequest
+from assay.types import (
+    Grade,
+    GradeRequest,
+    Reranked,
+    RerankRequest,
+    ScoreRequest,
+    SearchQuery,
+    SearchResult,
+    Support,
+    SupportRequest,
+)
 from tests.fakes import ListRetriever, ScriptedLLM, WordTokenizer, chunk
 
 pytestmark = pytest.mark.anyio
@@ -79,6 +89,15 @@ async def test_rerank_fetches_many_and_keeps_the_models_best() -> None:
     assert found.hits[0].similarity == plain.hits[2].similarity
     assert (found.usage.llm_calls, found.degraded) == (1, [])
     assert set(found.timings_ms) == {"retrieve", "rerank", "total"}
+
+
+async def test_a_search_asks_for_nothing_that_only_a_grade_needs() -> None:
+    llm = ScriptedLLM()
+    reranker = LLMReranker(llm, WordTokenizer(), RerankerConfig(method="title"))
+    found = await Search(ListRetriever(*CHUNKS), RetrieverConfig(), reranker)(asked(rerank=True), "r1")
+    (scored,) = llm.history
+    assert isinstance(scored, ScoreRequest) and len(scored.items) == 2 * len(CHUNKS), "each title twice, and no passage"
+    assert not any(CHUNKS[0].text in item.context for item in scored.items) and found.degraded == []
 
 
 @pytest.mark.parametrize(

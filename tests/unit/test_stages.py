@@ -212,8 +212,10 @@ async def test_a_passage_that_a_grade_cannot_weigh_is_counted_also_by_title() ->
 
     for titles in (("Sun", "Mars", "Moon", "Venus"), (LONG, LONG, LONG, "Venus")):
         request = RerankRequest(QUESTION, titled(*titles), 4)
-        done = await LLMReranker(Short(), WordTokenizer(), RerankerConfig(method="title")).rerank(request)
+        reranker = LLMReranker(Short(), WordTokenizer(), RerankerConfig(method="title"))
+        done = await reranker.rerank(request)
         assert done.faults == 1 and sum(r.gain is not None for r in done.ranked) == 2
+        assert (await reranker.rerank(replace(request, gains=False))).faults == 0, "it was not asked"
 
 
 async def test_a_weight_of_0_asks_no_title() -> None:
@@ -223,6 +225,31 @@ async def test_a_weight_of_0_asks_no_title() -> None:
     assert [r.hit for r in done.ranked] == list(request.hits)
     (asked,) = llm.history
     assert isinstance(asked, ScoreRequest) and len(asked.items) == 1 + 3
+
+
+@pytest.mark.parametrize(
+    ("question", "titles", "weight", "asked", "spared"),
+    [
+        (QUESTION, ("Sun", "Fish", LONG, "Moon", "Moon"), 0.9, 2 * 3, 1 + 3),
+        (QUESTION, (LONG, LONG, "Moon"), 0.9, 0, 1 + 3),
+        (STEPS, ("Sun", "Moon"), 0.9, 1 + 2, 0),
+        (QUESTION, ("Sun", "Moon", "Fish", "Moon"), 0, 0, 1 + 3),
+    ],
+    ids=["titles", "sentences", "several steps", "a weight of 0"],
+)
+async def test_where_no_grade_follows_only_what_makes_the_order_is_asked(
+    question: str, titles: tuple[str, ...], weight: float, asked: int, spared: int
+) -> None:
+    hits, ranked = titled(*titles), []
+    for gains, items in ((True, asked + spared), (False, asked)):
+        llm, config = Knowing(), RerankerConfig(method="title", weight=weight)
+        request = RerankRequest(question, hits, len(hits), gains=gains)
+        ranked.append((await LLMReranker(llm, WordTokenizer(), config).rerank(request)).ranked)
+        assert sum(len(each.items) for each in llm.history if isinstance(each, ScoreRequest)) == items
+        assert len(llm.history) == (items > 0)
+    graded, plain = ranked
+    assert [(r.hit, r.score) for r in plain] == [(r.hit, r.score) for r in graded]
+    assert any(r.gain for r in graded) and (any(r.gain for r in plain) is (spared == 0))
 
 
 async def test_titles_are_compared_with_what_ones_own_prompt_ends_in() -> None:
@@ -254,6 +281,9 @@ def test_a_title_may_be_a_name(title: str, named: bool) -> None:
 async def test_a_title_that_cannot_be_scored_is_counted_and_keeps_its_fused_score() -> None:
     done = await by_title(Knowing(), titled("Sun", "Fault", "Moon"))
     assert done.faults == 1 and done.ranked[0].hit.chunk.title == "Moon"
+    reranker = LLMReranker(Knowing(), WordTokenizer(), RerankerConfig(method="title"))
+    plain = await reranker.rerank(RerankRequest(QUESTION, titled("Sun", "Fault", "Moon"), 3, gains=False))
+    assert plain.faults == 1, "with and without gains"
     with pytest.raises(BadModelOutput, match="No passage could be scored: too long"):
         await by_title(Knowing(), titled("Fault", "Fault", LONG))
 

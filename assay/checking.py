@@ -7,6 +7,7 @@ from dataclasses import replace
 from assay import events as ev
 from assay.errors import AssayError
 from assay.evidence import added_event, in_order
+from assay.inert import headings
 from assay.run import Run
 from assay.schemas import Citation
 from assay.searching import arguments_of, called, tool_of
@@ -69,7 +70,7 @@ class Checking:
         stay as the words have them."""
         reranker, ledger = self._run.config.reranker, self._run.ledger
         claims = tuple(
-            Claim(verified.text, c.quote, " > ".join(dict.fromkeys([c.title, *c.heading]))) for c in verified.citations
+            Claim(verified.text, c.quote, " > ".join(headings(c.title, *c.heading))) for c in verified.citations
         )
         try:
             ledger.check_tokens(ending=True)

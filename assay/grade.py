@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from assay.config import GradeConfig
 from assay.features import leads, of_evidence, words_of
+from assay.inert import headings
 from assay.text import content_terms, names, normalise, query_key, terms
 from assay.types import Evidence, Grade, GradeRequest
 
@@ -37,7 +38,8 @@ def follow_ups(question: str, evidence: Sequence[Evidence], missing: Sequence[st
         wanted = [[word for word in _words(question) if word in missing or named & set(terms(word))]]
     elif not wanted and evidence:
         best, content = evidence[0].hit.chunk, set(content_terms(question))
-        wanted = [[*(w for w in _words(question) if content & set(terms(w))), best.title, *best.heading[-1:]]]
+        above = headings(best.title, *best.heading[-1:])
+        wanted = [[*(w for w in _words(question) if content & set(terms(w))), *above]]
     found = {query_key(query): query for words in wanted if (query := " ".join(dict.fromkeys(words)))}
     return tuple(query for key, query in found.items() if key != query_key(question))
 

@@ -2,6 +2,7 @@
 model to do bears no claim."""
 
 import re
+from collections.abc import Iterator
 
 # What tokenizers read as the marks of turns, of tool calls or of thoughts, wherever in a text it stands.
 _MARK = re.compile(
@@ -33,6 +34,8 @@ _COMMAND = re.compile(
     r"|(?:игнорируй|забудь|忽略|無視して|无视|تجاهل))",
     re.IGNORECASE,
 )
+# Where a title may go on with something else.
+_PART = re.compile(r"[.:;|()\[\]\n–—]|\s-\s")
 
 
 def inert(text: str) -> str:
@@ -50,3 +53,15 @@ def commands(sentence: str) -> bool:
     prompt: it is then no evidence of anything."""
     bare = _UNSEEN.sub("", sentence)
     return _COMMAND.match(bare) is not None or _MARK.search(bare) is not None or _FORGED.search(bare) is not None
+
+
+def headings(*texts: str) -> tuple[str, ...]:
+    """Titles and headings that say what stands below them, each once: none that is an order to a model, or holds one."""
+    return tuple(text for text in dict.fromkeys(texts) if not any(map(commands, _parts(text))))
+
+
+def _parts(title: str) -> Iterator[str]:
+    """From its beginning, and from each place where it may go on with something else."""
+    yield title
+    for end in _PART.finditer(title):
+        yield title[end.end() :]

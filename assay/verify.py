@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from assay.config import SupportConfig
-from assay.inert import commands
+from assay.inert import commands, headings
 from assay.schemas import Citation
 from assay.support import measured
 from assay.text import content_terms, sentences, terms
@@ -76,7 +76,7 @@ def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
     alone = sentences(chunk.text) or [(0, len(chunk.text))]
     if not all(is_verbatim(phrase, chunk.text) for phrase in quoted(claim)):
         return 0.0, alone[0]
-    context = " ".join((chunk.title, *chunk.heading))
+    context = " ".join(headings(chunk.title, *chunk.heading))
     ordered = {
         span for span in alone if commands(chunk.text[slice(*span)])
     }  # an order to a model is evidence of nothing
@@ -140,7 +140,7 @@ class Verifier:
         share, span = best_quote(text, chunk)
         if share == 1 and is_verbatim(text, chunk.text[slice(*span)]):
             return 1.0, span
-        context = " ".join((chunk.title, *chunk.heading))
+        context = " ".join(headings(chunk.title, *chunk.heading))
         found = measured(text, chunk.text[slice(*span)], context)
         return (self._support.probability(found) if share > 0 else 0.0), span
 

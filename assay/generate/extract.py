@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from assay.config import GeneratorConfig
 from assay.errors import AssayError, BadModelOutput
-from assay.inert import commands
+from assay.inert import commands, headings
 from assay.ports import LLM, Embedder, Tokenizer
 from assay.rerank import standardise
 from assay.schemas import Degraded, Usage
@@ -62,7 +62,7 @@ def candidates(evidence: Sequence[Evidence]) -> list[Candidate]:
     found: dict[str, Candidate] = {}
     for e in evidence:
         chunk = e.hit.chunk
-        context = (chunk.heading or (chunk.title,))[-1]
+        context = next((above for above in reversed(chunk.heading or (chunk.title,)) if headings(above)), "")
         for start, end in sentences(chunk.text):
             if commands(chunk.text[start:end]):
                 continue

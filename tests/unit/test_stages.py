@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -14,6 +15,7 @@ from assay.grade import FeatureGrader, follow_ups, uncovered
 from assay.plan import plan_schema
 from assay.relevance import gain_of
 from assay.rerank import LLMReranker, blend
+from assay.schemas import Usage
 from assay.templates import Prompt, Prompts
 from assay.types import (
     Claim,
@@ -163,6 +165,24 @@ async def test_titles_are_ordered_by_how_much_likelier_the_question_makes_them()
     (asked,) = llm.history
     assert isinstance(asked, ScoreRequest), "one batch"
     assert len(asked.items) == (1 + 3) + 2 * 3, "the question alone, after three passages; each title twice"
+
+
+@pytest.mark.parametrize("nats", [30.0, 1e6])
+@pytest.mark.parametrize("stuffed", range(1, 8))
+async def test_titles_stuffed_with_the_question_do_not_bury_the_best_passage(stuffed: int, nats: float) -> None:
+    """However much likelier the question makes its own words, a title has its weight's share of the order: what the search
+    itself put first stays among the passages that a grade weighs, whichever of the others have such titles."""
+
+    class Copying(ScriptedLLM):
+        async def score(self, request: ScoreRequest) -> Scores:
+            copied = [i.continuation == f" {QUESTION}" and QUESTION in i.context for i in request.items]
+            return Scores(tuple(ItemScore(nats if c else 0.0, 1, None, (0.0,)) for c in copied), Usage())
+
+    config = RerankerConfig(method="title", weight=0.3)
+    for places in combinations(range(1, 8), stuffed):
+        hits = titled(*(QUESTION if place in places else f"Moon {place}" for place in range(8)))
+        done = await LLMReranker(Copying(), WordTokenizer(), config).rerank(RerankRequest(QUESTION, hits, 8))
+        assert hits[0] in [r.hit for r in done.ranked[:3]]
 
 
 async def test_where_most_titles_are_sentences_none_is_asked_and_the_order_stays() -> None:

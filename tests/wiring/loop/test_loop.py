@@ -49,8 +49,8 @@ QUESTION = "What causes the ocean tides on Earth?"
 class Judge:
     """A reranker whose grades are scripted; it ranks as the real one does."""
 
-    def __init__(self, llm: ScriptedLLM, *grades: Grade | AssayError) -> None:
-        self._reranker = LLMReranker(llm, WordTokenizer(), RerankerConfig())
+    def __init__(self, llm: ScriptedLLM, *grades: Grade | AssayError, config: RerankerConfig | None = None) -> None:
+        self._reranker = LLMReranker(llm, WordTokenizer(), config or RerankerConfig())
         self._grader = FeatureGrader(GradeConfig())
         self.grades = list(grades)
         self.rerank_fault: AssayError | None = None

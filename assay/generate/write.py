@@ -88,10 +88,11 @@ class WritingGenerator:
 
     def _completion(self, request: GenerateRequest) -> tuple[CompletionRequest, list[_Shown]]:
         system = self._systems[request.style]
-        asked = f"Question: {inert(request.question)}\nAnswer in {name_of(request.question)}."
+        asked = _asked(request.question)
         shown = self._shown(request, system, asked)
         evidence = "Evidence:\n" + "\n\n".join(text for _, text, _ in shown) + "\n\n" if shown else ""
-        turns = [replace(message, content=inert(message.content)) for message in request.history]
+        # An earlier question as it stood in its own prompt: this one then begins with that, which the prefix cache holds.
+        turns = [replace(m, content=(_asked if m.role == "user" else inert)(m.content)) for m in request.history]
         messages = (Message("system", system), *turns, Message("user", evidence + asked))
         completion = CompletionRequest(
             messages, request.answer_tokens, request_id=request.request_id, cache_salt=request.cache_salt
@@ -132,3 +133,7 @@ class WritingGenerator:
             if left < LEAST_TOKENS:
                 break
         return shown
+
+
+def _asked(question: str) -> str:
+    return f"Question: {inert(question)}\nAnswer in {name_of(question)}."

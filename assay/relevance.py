@@ -8,7 +8,7 @@ probabilities do order passages (``title``, ``likelihood``); a large one judges 
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -43,7 +43,7 @@ class Relevance:
     """One value per passage, higher is better; NaN where it could not be scored, and ``fault`` says why for the first.
 
     ``gains``: where the method measures how much more likely the passage makes the question; ``unasked``: the places of
-    those whose value is not their own, since the method has nothing to ask of them."""
+    those whose value is not the method's own, since it has nothing to ask of them: no ``threshold`` is for it."""
 
     values: tuple[float, ...]
     gains: tuple[Gain | None, ...]
@@ -124,17 +124,18 @@ class Titles:
         if 2 * named.count("") > len(named):
             named = [""] * len(named)
         elif not simple(question):
-            return await self._likelihood.score(question, passages, request_id, cache_salt)
+            found = await self._likelihood.score(question, passages, request_id, cache_salt)
+            return replace(found, unasked=frozenset(range(len(passages))))  # of no title: other units
         titles = list(dict.fromkeys(filter(None, named)))
         graded = self._likelihood.items(question, passages[: self._graded]) if self._graded else ()
         contexts = self._alone, self._prompt.fill(question=question)
         items = [ScoreItem(context, f" {title}") for context in contexts for title in titles]
         asked = ScoreRequest((*graded, *items), request_id, cache_salt)
         scores = await self._llm.score(asked) if asked.items else Scores((), Usage())
-        alone, found = (scores.items[len(graded) + start :][: len(titles)] for start in (0, len(titles)))
+        alone, after = (scores.items[len(graded) + start :][: len(titles)] for start in (0, len(titles)))
         nats = {
             title: math.nan if with_it.fault or without.fault else with_it.logprob - without.logprob
-            for title, with_it, without in zip(titles, found, alone, strict=True)
+            for title, with_it, without in zip(titles, after, alone, strict=True)
         }
         known = [nats[title] for title in named if title and not math.isnan(nats[title])]
         nats[""] = sum(known) / len(known) if known else math.nan if titles else 0.0

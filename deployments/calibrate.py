@@ -131,7 +131,7 @@ class _Calibration:
         if not found:
             typer.echo("no judged collection: the model has no say in the order (a weight of 0)", err=True)
             return Reranking(method=self._methods[0], weight=0.0, passage_tokens=size), []
-        values: dict[RerankMethod, Sequence[NDArray[np.float64]]] = {}
+        values: dict[RerankMethod, Sequence[ranking.Scored]] = {}
         for kind in self._methods:
             values[kind], tokens = await ranking.scored(
                 found, kind, self._llm, self._tokenizer, size, self._prompts, self._show()

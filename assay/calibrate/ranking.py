@@ -1,8 +1,10 @@
-"""Chooses how the model reorders candidates: the method, and how much it counts beside the first stage, or against it."""
+"""Chooses how the model reorders candidates: the method, how much it counts beside the first stage, or against it, and from
+which value on a passage is kept."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +29,19 @@ WEIGHTS = tuple(round(w / 20, 2) for w in range(-20, 21))
 # What a grade is worth in the sets that are known; others are linear.
 _GAINS = {"dbpedia_entity_5k": "exponential", "cranfield": "1=4,2=3,3=2,4=1"}
 _DEARER = 0.005  # less than chance makes of some hundred queries
+LOST = 0.02  # of the relevant passages, at most, by a threshold
+_WORTH = 0.25  # of the others, at least: with less, a threshold is not worth what it loses
 _ALL = 200  # passages asked for, so that there are enough documents among them
 
 Show = Callable[[str, int, int], None]
 Numbers = NDArray[np.float64]
+
+
+class Scored(NamedTuple):
+    """One query's values by one method, and which of them are the method's own (``Relevance.unasked`` are not)."""
+
+    values: Numbers
+    own: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,9 @@ class Candidates:
     text: str
     hits: tuple[Hit, ...]
     gains: Mapping[str, int]
+
+    def relevant(self) -> NDArray[np.bool_]:
+        return np.array([self.gains.get(hit.chunk.uri, 0) > 0 for hit in self.hits], bool)
 
     def ndcg(self, order: Sequence[int]) -> float:
         """Of the candidates in this order; documents that are no candidates count in what would be ideal."""
@@ -89,7 +103,7 @@ async def scored(
     passage_tokens: int,
     prompts: Prompts = Prompts(),
     show: Show = lambda *_: None,
-) -> tuple[list[Numbers], int]:
+) -> tuple[list[Scored], int]:
     """Each query's values by one method, and the prompt tokens that they took."""
     by, values, tokens = method(kind, llm, prompts), [], 0
     for number, c in enumerate(found, 1):
@@ -97,19 +111,20 @@ async def scored(
         relevance = await by.score(c.text, texts, f"calibrate-{number}")
         if relevance.fault is not None:
             raise SetupError(f"a passage of the query '{c.query}' could not be scored: {relevance.fault}")
-        values.append(np.array(relevance.values))
+        own = [place not in relevance.unasked for place in range(len(texts))]
+        values.append(Scored(np.array(relevance.values), np.array(own, bool)))
         tokens += relevance.usage.prompt_tokens
         show(f"rerank by {kind}", number, len(found))
     return values, tokens
 
 
-def reranked(c: Candidates, values: Numbers, weight: float) -> float:
-    order = np.argsort(-blend([hit.score for hit in c.hits], values.tolist(), weight), kind="stable")
+def reranked(c: Candidates, scored: Scored, weight: float) -> float:
+    order = np.argsort(-blend([hit.score for hit in c.hits], scored.values.tolist(), weight), kind="stable")
     return c.ndcg([int(i) for i in order])
 
 
 def chosen(
-    found: Sequence[Candidates], values: Mapping[RerankMethod, Sequence[Numbers]], passage_tokens: int, seed: int = 7
+    found: Sequence[Candidates], values: Mapping[RerankMethod, Sequence[Scored]], passage_tokens: int, seed: int = 7
 ) -> tuple[Reranking, list[Figure]]:
     """The method and weight with the best mean over the sets, and what choosing so is worth on queries that had no part in
     it, a mean over splits. Methods come cheapest first: a later one must be better by ``_DEARER``."""
@@ -130,10 +145,43 @@ def chosen(
         figures.append(_figure(f"{task}, first stage: {METRIC}", first[here]))
         figures.append(_figure(f"{task}, reranked, cross-validated: {METRIC}", (first + gained)[here]))
         figures.append(_figure(f"{task}, gain by reranking, cross-validated: {METRIC}", gained[here]))
-    return Reranking(method=kind, weight=WEIGHTS[at], passage_tokens=passage_tokens), figures
+    threshold, of_threshold = _threshold(found, values[kind]) if WEIGHTS[at] > 0 else (None, [])
+    fitted = Reranking(method=kind, weight=WEIGHTS[at], passage_tokens=passage_tokens, threshold=threshold)
+    return fitted, [*figures, *of_threshold]
 
 
-def _table(found: Sequence[Candidates], values: Sequence[Numbers]) -> Numbers:
+def _threshold(found: Sequence[Candidates], scored: Sequence[Scored]) -> tuple[float | None, list[Figure]]:
+    """The value that all but ``LOST`` of the relevant passages have, and what it keeps of queries that had no part in it; None
+    where it drops too few of the others to be worth that."""
+
+    def of(queries: NDArray[np.bool_], relevant: bool) -> Numbers:
+        chosen = [
+            s.values[s.own & (c.relevant() == relevant)] for c, s, q in zip(found, scored, queries, strict=True) if q
+        ]
+        return np.concatenate(chosen) if chosen else np.zeros(0)
+
+    every = np.ones(len(found), bool)
+    if not len(of(every, True)) or not len(of(every, False)):
+        return None, []
+    fold = np.random.default_rng(7).permutation(len(found)) % FOLDS
+    shares = {True: np.full(len(found), np.nan), False: np.full(len(found), np.nan)}
+    for k in range(FOLDS):
+        if len(known := of(fold != k, True)):
+            bound = np.quantile(known, LOST)
+            for at in np.flatnonzero(fold == k):
+                for relevant, share in shares.items():
+                    theirs = of(np.arange(len(found)) == at, relevant)
+                    share[at] = np.mean(theirs >= bound) if len(theirs) else np.nan
+    kept, left = (share[~np.isnan(share)] for share in shares.values())
+    figures = [
+        _figure("threshold, cross-validated: share of the relevant passages that it keeps", kept),
+        _figure("threshold, cross-validated: share of the others that it drops", 1 - left),
+    ]
+    worth = float(1 - left.mean()) >= _WORTH
+    return (float(round(np.quantile(of(every, True), LOST), 3)) if worth else None), figures
+
+
+def _table(found: Sequence[Candidates], values: Sequence[Scored]) -> Numbers:
     """Shape (queries, weights)."""
     return np.array([[reranked(c, v, weight) for weight in WEIGHTS] for c, v in zip(found, values, strict=True)])
 

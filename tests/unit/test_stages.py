@@ -130,7 +130,7 @@ class Knowing(ScriptedLLM):
 
     @staticmethod
     def _known(item: ScoreItem, score: ItemScore) -> ItemScore:
-        if item.context.endswith("Found article:") and item.continuation != f" {QUESTION}":
+        if item.context.endswith("Answer:") and item.continuation != f" {QUESTION}":
             found = item.continuation == " Moon" and "tides" in item.context
             return (
                 ItemScore(math.nan, 0, "too long")

@@ -17,7 +17,7 @@ from assay.calibrate.cached import CachedLLM
 from assay.calibrate.cases import NEAR_MISS
 from assay.calibrate.fit import Sample, arrays, auc, ece, fit
 from assay.calibrate.grading import fitted
-from assay.calibrate.ranking import Candidates, chosen
+from assay.calibrate.ranking import Candidates, Scored, chosen
 from assay.config import GradeConfig
 from assay.errors import SetupError
 from assay.types import Hit, ItemScore, ScoreItem, ScoreRequest, Scores
@@ -255,7 +255,7 @@ async def test_half_a_line_is_passed_over_and_not_written_on(tmp_path: Path) -> 
     assert (await CachedLLM(never, file).score(ScoreRequest((item,)))).items == first.items
 
 
-def judged_queries(right: bool) -> tuple[list[Candidates], list[NDArray[np.float64]]]:
+def judged_queries(right: bool) -> tuple[list[Candidates], list[Scored]]:
     """Forty queries whose relevant document is anywhere; the model's values point to it, or away from it."""
     found, values = [], []
     for number in range(40):
@@ -264,7 +264,7 @@ def judged_queries(right: bool) -> tuple[list[Candidates], list[NDArray[np.float
         found.append(Candidates("set", f"q{number}", "x", hits, {hits[relevant].chunk.uri: 1}))
         value = RNG.normal(size=8) * 0.3
         value[relevant] += 2 if right else -2
-        values.append(value)
+        values.append(Scored(value, np.ones(8, bool)))
     return found, values
 
 
@@ -277,6 +277,26 @@ def test_a_model_that_points_the_wrong_way_is_turned_round(right: bool) -> None:
     assert gain.value > 0.2 and gain.low > 0 and gain.questions == 40
 
 
+def test_a_threshold_keeps_what_is_relevant_and_is_fitted_where_it_drops_enough() -> None:
+    found, right = judged_queries(True)
+    fitted, figures = chosen(found, {"likelihood": right}, 96)
+    kept, dropped = (f for f in figures if f.name.startswith("threshold"))
+    assert fitted.threshold is not None and 1 < fitted.threshold < 2
+    assert kept.value > 0.9 and dropped.value == 1.0 and kept.questions == dropped.questions == 40
+    blind = [Scored(RNG.normal(size=8), own) for _, own in right]
+    assert chosen(found, {"likelihood": blind}, 96)[0].threshold is None
+    found, wrong = judged_queries(False)
+    assert chosen(found, {"likelihood": wrong}, 96)[0].threshold is None, "its order is turned round"
+
+
+def test_a_threshold_is_not_of_values_that_another_method_gave() -> None:
+    found, right = judged_queries(True)
+    half = [Scored(v - 9 * (n % 2), own if n % 2 == 0 else ~own) for n, (v, own) in enumerate(right)]
+    threshold = chosen(found, {"title": half}, 96)[0].threshold
+    assert threshold is not None and threshold > 1
+    assert chosen(found, {"title": [Scored(v, ~own) for v, own in right]}, 96)[0].threshold is None
+
+
 def test_a_method_that_says_nothing_more_is_not_chosen() -> None:
     found, values = judged_queries(True)
     fitted, _ = chosen(found, {"likelihood": values, "listwise": values}, 96)
@@ -285,7 +305,7 @@ def test_a_method_that_says_nothing_more_is_not_chosen() -> None:
 
 def test_a_dearer_method_must_be_better_by_more_than_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     found, right = judged_queries(True)
-    blind = [np.zeros(len(value)) for value in right]
+    blind = [Scored(np.zeros(8), own) for _, own in right]
     assert chosen(found, {"title": blind, "likelihood": right}, 96)[0].method == "likelihood"
-    monkeypatch.setattr(ranking, "_DEARER", 0.5)  # more than it gains
+    monkeypatch.setattr(ranking, "_DEARER", 1.0)  # more than it can gain
     assert chosen(found, {"title": blind, "likelihood": right}, 96)[0].method == "title"

@@ -17,7 +17,7 @@ from assay.index.embed import SentenceEmbedder
 from assay.models import embedder_path
 from assay.ports import LLM
 from assay.tokens import ModelTokenizer
-from bench import llm_answers, llm_quality, llm_speed
+from bench import llm_answers, llm_quality, llm_speed, llm_valid
 from bench.llm_parts import Parts
 from bench.report import Row, kept, options, publish
 from deployments.calibrate import scores_file
@@ -30,7 +30,7 @@ PARTS: dict[str, Part] = {
     "rerank": llm_quality.rerank,
     "sufficiency": llm_quality.sufficiency,
     "extract": llm_answers.extract,
-    "valid": llm_answers.valid,
+    "valid": llm_valid.valid,
     "prefix": llm_speed.prefix,
     "latency": llm_speed.latency,
     "throughput": llm_speed.throughput,  # the last: it stops the engine

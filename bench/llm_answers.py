@@ -1,7 +1,5 @@
-"""What the generator says: whether extracted sentences hold the answer, and whether all that is written is valid."""
+"""Whether extracted sentences hold the answer."""
 
-import asyncio
-import itertools
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -9,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay import calibration
-from assay.config import AppConfig, EngineConfig, ExpanderConfig, GeneratorConfig, IndexConfig, RetrieverConfig
-from assay.errors import BadModelOutput
+from assay.config import AppConfig, GeneratorConfig, IndexConfig, RetrieverConfig
 from assay.eval.collection import Collection
 from assay.eval.formats import Document
 from assay.eval.ranking import BUCKET, Bench
-from assay.expand import LLMExpander
-from assay.generate import ExtractGenerator, WritingGenerator
+from assay.generate import ExtractGenerator
 from assay.rerank import LLMReranker
 from assay.retrieve import LocalRetriever
 from assay.templates import Prompts
@@ -25,8 +21,6 @@ from assay.types import (
     Evidence,
     GenerateEvent,
     GenerateRequest,
-    GenerateStyle,
-    PlanRequest,
     RerankRequest,
     SearchQuery,
 )
@@ -35,9 +29,6 @@ from bench.report import Row, at_least
 
 MOST_SENTENCES = 2
 SHOWN, FETCHED = 5, 8  # passages that the generator sees, of those that are reranked
-STYLES: tuple[GenerateStyle, ...] = ("prose", "list", "table")
-TOKENS = 160
-AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,62 +112,3 @@ async def _drafts(stream: AsyncGenerator[GenerateEvent]) -> list[Draft]:
 def _has(q: Asked, text: str) -> bool:
     read = " ".join(normalise(text).split())
     return any(" ".join(normalise(answer).split()) in read for answer in q.answers)
-
-
-# ---- validity -------------------------------------------------------------------------------------------------------
-
-
-def mixed(data: Path, count: int) -> list[tuple[str, str]]:
-    """Questions and passages in turn: English, Chinese, Arabic, with emoji, about code."""
-    sets = [_xquad(data, language) for language in ("en", "zh", "ar")]
-    emoji = [(f"{question} 🙂👩‍👩‍👧", f"🧪 {text} 🇨🇭") for question, text in sets[0][40:]]
-    pages = sorted((data / "markdown" / "kserve_docs").rglob("*.md"))
-    code = [
-        (f"What does `{page.stem}` need in its YAML?", text[text.index("```") :][:1500])
-        for page in pages
-        if "```" in (text := page.read_text())
-    ]
-    turns = itertools.chain.from_iterable(zip(*sets, emoji, code, strict=False))
-    return list(itertools.islice(turns, count))
-
-
-def _xquad(data: Path, language: str) -> list[tuple[str, str]]:
-    articles = json.loads((data / "ranking" / "xquad" / f"xquad.{language}.json").read_text())["data"]
-    return [(p["qas"][0]["question"], p["context"]) for article in articles for p in article["paragraphs"]]
-
-
-async def valid(parts: Parts) -> list[Row]:
-    """Half of the prompts ask for cited answers in the three styles, half for plans. An answer that does not end within its
-    tokens is a fault that the loop has a fallback for, and counted as such: it is not invalid."""
-    prompts = mixed(parts.data, 40 if parts.quick else 300)
-    llm, gate = await parts.engine(), asyncio.Semaphore(AT_ONCE)
-    generator = WritingGenerator(
-        llm, parts.tokenizer, GeneratorConfig(evidence_tokens=500), can=EngineConfig().can, context_tokens=2048
-    )
-    expander = LLMExpander(llm, ExpanderConfig(skip_simple=False))
-
-    async def one(number: int, question: str, text: str) -> str:
-        async with gate:
-            if number % 2:
-                plan = await expander.plan(PlanRequest(question, request_id=f"valid-{number}"))
-                return "unfinished" if plan.fault and "cut off" in plan.fault else "invalid" if plan.fault else "valid"
-            evidence = tuple(
-                Evidence(f"E{n}", hit(n, "", part), 1.0, 1)
-                for n, part in enumerate((text[:700], text[700:1400]), 1)
-                if part
-            )
-            request = GenerateRequest(question, evidence, STYLES[number // 2 % 3], TOKENS, request_id=f"valid-{number}")
-            try:
-                drafts = await _drafts(generator.generate(request))
-            except BadModelOutput as error:
-                return "unfinished" if "did not finish" in str(error) else "invalid"
-            slots = {e.slot for e in evidence}
-            good = all(draft.form == "header" or (draft.slots and set(draft.slots) <= slots) for draft in drafts)
-            return "valid" if good else "invalid"
-
-    said = await asyncio.gather(*(one(number, *prompt) for number, prompt in enumerate(prompts)))
-    ended = len(said) - said.count("unfinished")
-    return [
-        at_least(f"citations and JSON of {ended} mixed prompts", said.count("valid") / max(1, ended), "share", 1.0),
-        Row(f"  cut off within {TOKENS} tokens, of {len(said)} prompts", said.count("unfinished"), "prompts"),
-    ]

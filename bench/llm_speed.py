@@ -39,8 +39,9 @@ from assay.simple import simple
 from assay.templates import Prompts
 from assay.tools import Registry
 from assay.types import Completion, CompletionRequest, Message, RerankRequest
-from bench.llm_answers import mixed, paragraphs
+from bench.llm_answers import paragraphs
 from bench.llm_parts import Parts, hit
+from bench.llm_valid import mixed
 from bench.report import Row, at_least, at_most
 
 PROMPTS, TOKENS = 48, 64

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import pytest
 
+from assay.calibrate.ranking import MOST
 from assay.config import ExpanderConfig, GradeConfig, RerankerConfig, RerankMethod
 from assay.errors import BadModelOutput, SetupError
 from assay.expand import LLMExpander, distinct
@@ -178,7 +179,7 @@ async def test_titles_stuffed_with_the_question_do_not_bury_the_best_passage(stu
             copied = [i.continuation == f" {QUESTION}" and QUESTION in i.context for i in request.items]
             return Scores(tuple(ItemScore(nats if c else 0.0, 1, None, (0.0,)) for c in copied), Usage())
 
-    config = RerankerConfig(method="title", weight=0.3)
+    config = RerankerConfig(method="title", weight=MOST["title"])
     for places in combinations(range(1, 8), stuffed):
         hits = titled(*(QUESTION if place in places else f"Moon {place}" for place in range(8)))
         done = await LLMReranker(Copying(), WordTokenizer(), config).rerank(RerankRequest(QUESTION, hits, 8))

@@ -277,6 +277,12 @@ def test_a_model_that_points_the_wrong_way_is_turned_round(right: bool) -> None:
     assert gain.value > 0.2 and gain.low > 0 and gain.questions == 40
 
 
+def test_titles_have_no_larger_share_than_a_stuffed_one_may_have() -> None:
+    found, right = judged_queries(True)
+    assert chosen(found, {"likelihood": right}, 96)[0].weight > ranking.MOST["title"]
+    assert chosen(found, {"title": right}, 96)[0].weight == ranking.MOST["title"]
+
+
 def test_a_threshold_keeps_what_is_relevant_and_is_fitted_where_it_drops_enough() -> None:
     found, right = judged_queries(True)
     fitted, figures = chosen(found, {"likelihood": right}, 96)

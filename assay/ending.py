@@ -32,7 +32,7 @@ from assay.schemas import (
     Source,
     TerminatedBy,
 )
-from assay.statements import disagree, left_out, not_written, nothing_found
+from assay.statements import CUT_SHORT, disagree, left_out, not_written, nothing_found
 from assay.text import sentences
 from assay.tongues import language_of
 from assay.types import Draft, Evidence, GenerateEvent, GenerateRequest, GenerateStyle, Verified
@@ -72,6 +72,7 @@ class Ending:
         self._missing: list[str] = []
         self._statement: str | None = None
         self._partial = False
+        self._nothing = False
 
     async def events(self) -> AsyncGenerator[ev.Event]:
         if not self._run.plan.search:
@@ -171,9 +172,10 @@ class Ending:
             if run.stages.answers is not None:
                 run.clarification = run.clarification.model_copy(update={"resume": resume_id(self._id)})
             return ev.ClarifyEvent(clarification=run.clarification)
-        if run.end != "deadline" or run.evidence.all:
+        self._nothing = True
+        if self._end() not in CUT_SHORT:
             run.end = "no_evidence"
-        self._statement = nothing_found(run.searched, run.scope.buckets, run.explain)
+        self._statement = nothing_found(run.searched, run.scope.buckets, run.explain, self._end())
         return self._say(self._statement)
 
     async def _generate(self) -> AsyncGenerator[ev.Event]:
@@ -318,12 +320,14 @@ class Ending:
     def _end(self) -> TerminatedBy:
         """A stage that the budget cut short makes it the deadline's end, whatever the loop would have done next."""
         end = self._run.end or "answered"
-        return "deadline" if self._ledger.late and end in ("answered", "rounds") else end
+        return "deadline" if self._ledger.late and end in ("answered", "rounds", "no_evidence") else end
 
     def _status(self) -> AnswerStatus:
         end = self._end()
-        if end in ("clarify", "no_evidence"):
+        if end == "clarify":
             return end
+        if self._nothing and (end != "deadline" or self._run.evidence.all):
+            return "no_evidence"
         return "partial" if self._partial or end == "deadline" else "answered"
 
     def _response(self, include: Sequence[Include]) -> AskResponse:

@@ -1,8 +1,8 @@
 """What is said to a person when there is no answer: only measured facts, and what they can change."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from assay.schemas import And, Conflict, Filter, Not, Predicate
+from assay.schemas import And, Conflict, Filter, Not, Predicate, TerminatedBy
 from assay.types import Explain, Scope
 
 
@@ -74,8 +74,15 @@ def there_are(count: int) -> str:
     return f"there {'is' if count == 1 else 'are'} {count}"
 
 
-def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Explain | None) -> str:
-    """Says that the documents do not answer, and what was searched."""
+CUT_SHORT: Mapping[TerminatedBy, str] = {
+    "rounds": "its bound of rounds",
+    "tool_budget": "its budget of calls and tokens",
+    "deadline": "its deadline",
+}
+
+
+def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Explain | None, end: TerminatedBy) -> str:
+    """Says that the documents do not answer, what was searched, and what cut the search short, if anything did."""
     if explain is None:
         return "No search could finish within the deadline, so that nothing is known about this question yet."
     if explain.blocking is not None:
@@ -85,4 +92,5 @@ def nothing_found(queries: Sequence[str], buckets: Sequence[str], explain: Expla
     return (
         f"The documents that were searched do not answer this question. "
         f"Searched: {explain.allowed_rows} passages in {where}, for {tried}."
+        + (f" The search was cut short by {CUT_SHORT[end]}: more may be there." if end in CUT_SHORT else "")
     )

@@ -190,7 +190,10 @@ def _key_terms(text: str) -> list[str]:
     turns: list[str] = []
     before = ""
     tokens = _tokens(text)
-    content = set(_content(tokens, DEFAULT, _shouted(text)))
+    words = text.split()
+    # "the MOONS OF MARS" asks what "moons of Mars" does: its OF is no name, as it would be beside few capitals.
+    shouted = _shouted(text) or (len(words) > _FEW_WORDS and 3 * sum(map(str.isupper, words)) > 2 * len(words))
+    content = set(_content(tokens, DEFAULT, shouted))
     for token in tokens:
         word = _fold(token)
         if token in content:
@@ -218,6 +221,9 @@ def _content(tokens: Iterable[str], language: str, shouted: bool) -> Iterator[st
         if not _is_function(token, language) or (not shouted and _is_name(token, before)):
             yield token
         before = token
+
+
+_FEW_WORDS = 3
 
 
 def _shouted(text: str) -> bool:

@@ -134,6 +134,11 @@ def test_query_key_of_the_same_search(same: str) -> None:
     assert query_key(same) == query_key("deploy models")
 
 
+def test_query_key_of_what_is_nearly_all_in_capitals() -> None:
+    assert query_key("the MOONS OF MARS") == query_key("moons of Mars")
+    assert query_key("the WHO in Geneva") != query_key("in Geneva"), "a few capitals are a name"
+
+
 def test_query_key_tells_searches_apart() -> None:
     keys = {query_key(q) for q in ("deploy models", "deploy model servers", "the of", "what is", "?", "")}
     assert len(keys) == 6

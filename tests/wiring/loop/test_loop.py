@@ -239,6 +239,23 @@ async def test_weak_evidence_gives_a_plain_statement_of_what_was_searched() -> N
     assert "Sistine" in response.answer.text and "3 passages" in response.answer.text
 
 
+@pytest.mark.parametrize(
+    ("bounds", "bound", "said"),
+    [
+        ({"rounds": 1}, "rounds", "its bound of rounds"),
+        ({"tool_calls": 1}, "tool_budget", "its budget of calls and tokens"),
+        ({"tokens": 401}, "tool_budget", "its budget of calls and tokens"),
+    ],
+)
+async def test_a_bound_that_cut_the_search_short_is_told_where_what_was_found_is_too_weak(
+    bounds: dict[str, int], bound: str, said: str
+) -> None:
+    weak = replace(more("Mars moons Phobos"), p_about=0.05)
+    response = await Bench(weak).ask("ocean", budget=replace(Budget(3, 6, 30, 400, 1), **bounds))
+    assert (response.status, response.terminated_by, response.citations) == ("no_evidence", bound, [])
+    assert response.answer is not None and said in response.answer.text
+
+
 async def test_evidence_that_is_not_enough_but_about_the_question_is_answered_from() -> None:
     partly = Grade(p_enough=0.05, p_more=0.9, p_clarify=0.05, p_about=0.9, features={}, follow_up=None)
     response = await Bench(partly).ask()

@@ -19,10 +19,21 @@ from assay.inert import inert, passage
 from assay.ports import LLM, Tokenizer
 from assay.run import Run, top_k
 from assay.schemas import TerminatedBy, ToolCall
+from assay.searching import DEPTH
 from assay.templates import Prompts
 from assay.text import query_key
 from assay.tools import Registry, ToolContext, ToolOutput
-from assay.types import BucketInfo, Completion, CompletionRequest, Hit, Message, ToolSpec, ToolUse
+from assay.types import (
+    BucketInfo,
+    Completion,
+    CompletionRequest,
+    Hit,
+    Message,
+    SearchQuery,
+    SearchResult,
+    ToolSpec,
+    ToolUse,
+)
 from assay.window import Bounds, recent
 
 # How a passage is cut off and shown says nothing new, so that another size of it is no other query.
@@ -56,11 +67,25 @@ class _Done:
     duration_ms: float
 
 
+class _Fair(BoundRetriever):
+    """Gives as many hits as it is asked for, but looks deeper for them, as the loop does: else near-copies, or one large
+    document, take all places before the evidence's caps are asked."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.stages.retriever, run.scope)
+        self._run = run
+
+    async def search(self, query: SearchQuery) -> SearchResult:
+        depth = max(query.top_k, min(self._run.config.retriever.fetch, DEPTH * query.top_k))
+        found = await super().search(replace(query, top_k=depth))
+        return replace(found, hits=self._run.evidence.chosen(found.hits, query.top_k))
+
+
 class Conversation:
     def __init__(self, run: Run, agent: Agent) -> None:
         self._run, self._agent, self._config = run, agent, run.config.tools
         self._ledger = run.ledger
-        self._context = ToolContext(BoundRetriever(run.stages.retriever, run.scope), run.may_link, run.id)
+        self._context = ToolContext(_Fair(run), run.may_link, run.id)
         self._tried = {_key("search_hybrid", {"query": run.request.question})}
         self._tokens_left = self._config.evidence_tokens
         self._faulty = 0
@@ -80,7 +105,7 @@ class Conversation:
             yield self._ledger.fell_back("retriever", error, "tools without the buckets' names")
         self._specs = self._agent.tools.specs([bucket.name for bucket in buckets])
         self._tokens_left = self._room(self._opening(buckets, ""))
-        first = run.found.hits[: top_k(run.request, run.config)] if run.found else ()
+        first = run.evidence.chosen(run.found.hits, top_k(run.request, run.config)) if run.found else ()
         if self._tokens_left < LEAST_TOKENS:  # whatever it would be shown: nothing fits
             if fresh := run.evidence.new(first):
                 yield self._added(fresh)
@@ -272,8 +297,10 @@ class Conversation:
     # ---- evidence ---------------------------------------------------------------------------------------------------
 
     def _fitting(self, hits: tuple[Hit, ...], most: int | None = None) -> tuple[Hit, ...]:
-        """The new hits that the evidence's tokens have room for, in order; of ``most`` tokens together."""
-        fresh, count = self._run.evidence.new(hits), self._agent.tokenizer.count
+        """The new hits that the evidence's tokens have room for, of ``most`` tokens together, in the order in which the
+        evidence takes them: what its caps put last is what finds no room."""
+        evidence, count = self._run.evidence, self._agent.tokenizer.count
+        fresh = evidence.new(evidence.chosen(hits, len(hits)))
         room = self._tokens_left if most is None else min(most, self._tokens_left)
         kept: list[Hit] = []
         for hit in fresh:

@@ -43,6 +43,16 @@ class EvidenceSet:
         """The hits that are not in it yet, in their order."""
         return tuple(hit for hit in hits if hit.chunk.id not in self._slots)
 
+    def chosen(self, hits: Sequence[Hit], keep: int) -> tuple[Hit, ...]:
+        """Of hits that come best first: those of the first ``keep`` that are in it already, and behind them as many new ones as
+        the rest of the first ``keep``, in the order in which ``add`` would take them."""
+        first = hits[:keep]
+        trial = EvidenceSet(self._per_document)
+        trial._all, trial._words = list(self._all), list(self._words)
+        trial._slots, trial._documents, trial._read = dict(self._slots), dict(self._documents), set(self._read)
+        added = trial.add(in_order(hits), len(self.new(first)), 0)
+        return (*(hit for hit in first if hit.chunk.id in self._slots), *(e.hit for e in added))
+
     def add(self, found: Iterable[Ranked], keep: int, round_number: int) -> tuple[Evidence, ...]:
         """Appends the best ``keep`` of what is new (``found`` comes best first) and returns them, with their slots. What is
         there already, and is found again at a better place, has that place from now on.

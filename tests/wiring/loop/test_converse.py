@@ -17,8 +17,8 @@ from assay.events import CompletedEvent, ToolCallResult, ToolCallStart
 from assay.llm.tools import checked
 from assay.run import Stages
 from assay.schemas import AskBudget, AskRequest, AskResponse, Predicate, Usage
-from assay.tools import Registry
-from assay.types import BucketInfo, Completion, CompletionRequest, Context, Message, SearchQuery, SearchResult
+from assay.tools import Registry, ToolOutput
+from assay.types import BucketInfo, Completion, CompletionRequest, Context, Hit, Message, SearchQuery, SearchResult
 from tests.fakes import ListRetriever, ScriptedLLM, WordTokenizer, chunk
 from tests.wiring.loop.test_loop import MARS, MOON, QUESTION, SUN, Bench, Clock
 
@@ -366,3 +366,74 @@ async def test_past_the_deadline_the_model_is_not_asked_to_call_any_more() -> No
     table = Table(late, SAID)
     response = await table.ask(budget=Budget(10, 16, 30, 400, 5, clock=clock))
     assert (response.terminated_by, response.status) == ("deadline", "partial") and response.citations
+
+
+# ---- no source crowds out the others --------------------------------------------------------------------------------
+
+WORDS = "The ocean tides on Earth rise and fall twice a day because the Moon pulls at the water of the seas."
+COPIES = tuple(chunk(n, f"{WORDS} Copy{n}.", f"Copy {n}") for n in range(10, 18))
+OTHER = chunk(20, "A harbour master keeps a table of ocean tides.", "Harbour")
+
+
+def places(response: AskResponse) -> list[int]:
+    assert response.evidence is not None
+    assert [e.slot for e in response.evidence] == [f"E{n}" for n in range(1, len(response.evidence) + 1)]
+    return [e.chunk_id for e in response.evidence]
+
+
+@pytest.mark.parametrize("most", [8, 2])
+async def test_near_copies_take_no_place_of_the_first_search_from_the_rest(most: int) -> None:
+    table = Table(SAID, chunks=(*COPIES, OTHER))
+    assert places(await table.ask(top_k=most))[:2] == [COPIES[0].id, OTHER.id]
+    assert OTHER.text in table.asked(0).messages[-1].content
+
+
+async def test_near_copies_take_no_room_from_the_rest() -> None:
+    table = Table(SAID, chunks=(*COPIES, OTHER), evidence_tokens=256)
+    shown = places(await table.ask(options={"self_correct": False}))
+    assert shown[:2] == [COPIES[0].id, OTHER.id] and len(shown) < len(COPIES)
+    assert OTHER.text in table.asked(0).messages[-1].content
+
+
+async def test_one_large_document_takes_no_place_and_no_room_from_others() -> None:
+    pages = tuple(
+        chunk(n, f"The ocean tides on Earth: fact number{n} " + f"word{n} " * 20, "Manual") for n in range(30, 42)
+    )
+    table = Table(SAID, chunks=(*pages, OTHER))
+    share = table.config.loop.per_document
+    shown = places(await table.ask(top_k=8, options={"self_correct": False}))
+    assert shown == [*(c.id for c in pages[:share]), OTHER.id, *(c.id for c in pages[share:7])]
+    table = Table(SAID, chunks=(*pages, OTHER), evidence_tokens=400)
+    shown = places(await table.ask(options={"self_correct": False}))
+    assert shown[: share + 1] == [*(c.id for c in pages[:share]), OTHER.id] and len(shown) < 8
+
+
+async def test_a_tools_search_looks_past_copies_of_what_is_shown_and_gives_no_more_than_it_was_asked_for() -> None:
+    class Grows(ListRetriever):
+        async def search(self, query: SearchQuery) -> SearchResult:
+            found = await super().search(query)
+            self.chunks = (*COPIES, OTHER)
+            return found
+
+    table = Table(calls(find("ocean tides Earth seas", top_k=4)), SAID)
+    table.retriever = Grows(COPIES[0])
+    table.retriever.buckets = (BucketInfo("docs", 9, 9, "Of the sky."),)
+    response = await table.ask()
+    assert places(response) == [COPIES[0].id, OTHER.id, COPIES[1].id, COPIES[2].id]
+    assert response.tool_calls is not None and response.tool_calls[1].hits == 4
+    assert "Already above: E1." in table.asked(1).messages[-1].content
+
+
+async def test_what_a_tool_found_by_itself_has_room_before_copies_of_what_is_shown() -> None:
+    copies = tuple(chunk(n, f"{WORDS} Copy{n}.", f"Copy {n}") for n in range(60, 80))
+
+    class Own:
+        name, description, parameters = "own", "Finds.", {"type": "object", "properties": {}}
+
+        async def call(self, arguments: Any, context: Any) -> ToolOutput:
+            return ToolOutput(tuple(Hit(c, 1.0) for c in (*copies, OTHER)))
+
+    table = Table(calls(("own", {})), SAID, chunks=COPIES[:1], evidence_tokens=256)
+    table.agent = replace(table.agent, tools=Registry((Own(),)))
+    shown = places(await table.ask(options={"self_correct": False}))
+    assert shown[:2] == [COPIES[0].id, OTHER.id] and len(shown) < len(copies)

@@ -248,7 +248,7 @@ async def test_weak_evidence_gives_a_plain_statement_of_what_was_searched() -> N
     ],
 )
 async def test_a_bound_that_cut_the_search_short_is_told_where_what_was_found_is_too_weak(
-    bounds: dict[str, int], bound: str, said: str
+    bounds: dict[str, Any], bound: str, said: str
 ) -> None:
     weak = replace(more("Mars moons Phobos"), p_about=0.05)
     response = await Bench(weak).ask("ocean", budget=replace(Budget(3, 6, 30, 400, 1), **bounds))

@@ -177,6 +177,16 @@ def test_queues_are_bounded_and_not_starved(path: Path) -> None:
         assert item["max_queued_requests"] > 0, item["name"]
 
 
+def test_a_batch_leaves_the_driver_places_for_others(path: Path) -> None:
+    """Handles and HTTP have ``ingress.max_ongoing`` places each in each ingress replica: the drivers have room for all of them, so that a batch that has taken all of its own takes nobody else's."""
+    (app,) = load(path)["applications"]
+    items = {item["name"]: item for item in app["deployments"]}
+    config = AppConfig.model_validate(app["args"]).ingress
+    for bound in ("min_replicas", "max_replicas"):
+        ingresses, drivers = (items[name].get("autoscaling_config", {}).get(bound, 1) for name in ("Ingress", "Driver"))
+        assert drivers * items["Driver"]["max_ongoing_requests"] >= 2 * config.max_ongoing * ingresses, bound
+
+
 def test_health_checks_do_not_queue_behind_what_lasts(path: Path) -> None:
     """The ingress refuses what is too much itself, of every kind; its replica still has room for other requests."""
     (app,) = load(path)["applications"]

@@ -197,7 +197,9 @@ def _best(
     for kind, table in tables.items():
         curve = np.mean([table[of & (tasks == task)].mean(0) for task in dict.fromkeys(tasks[of])], axis=0)
         smooth = np.convolve(np.pad(curve, 1, mode="edge"), np.ones(3) / 3, mode="valid")
-        at = int(np.argmax(np.where(np.abs(WEIGHTS) <= MOST.get(kind, 1.0), smooth, -np.inf)))
+        smooth[np.abs(WEIGHTS) > MOST.get(kind, 1.0)] = -np.inf
+        # Of equal ones the least: where a method has nothing to ask, it has no say.
+        at = min(np.flatnonzero(smooth >= smooth.max() - 1e-12), key=lambda i: abs(WEIGHTS[i]))
         if best is None or smooth[at] > best[0] + _DEARER:
             best = (float(smooth[at]), kind, at)
     assert best is not None

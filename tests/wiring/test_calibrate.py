@@ -277,6 +277,11 @@ def test_a_model_that_points_the_wrong_way_is_turned_round(right: bool) -> None:
     assert gain.value > 0.2 and gain.low > 0 and gain.questions == 40
 
 
+def test_a_method_that_tells_nothing_apart_has_no_say() -> None:
+    found, right = judged_queries(True)
+    assert chosen(found, {"title": [Scored(np.zeros(8), ~own) for _, own in right]}, 96)[0].weight == 0
+
+
 def test_titles_have_no_larger_share_than_a_stuffed_one_may_have() -> None:
     found, right = judged_queries(True)
     assert chosen(found, {"likelihood": right}, 96)[0].weight > ranking.MOST["title"]

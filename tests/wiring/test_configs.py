@@ -178,7 +178,8 @@ def test_queues_are_bounded_and_not_starved(path: Path) -> None:
 
 
 def test_a_batch_leaves_the_driver_places_for_others(path: Path) -> None:
-    """Handles and HTTP have ``ingress.max_ongoing`` places each in each ingress replica: the drivers have room for all of them, so that a batch that has taken all of its own takes nobody else's."""
+    """Handles and HTTP have ``ingress.max_ongoing`` places each in each ingress replica: the drivers have room for all of them,
+    so that a batch that has taken all of its own takes nobody else's."""
     (app,) = load(path)["applications"]
     items = {item["name"]: item for item in app["deployments"]}
     config = AppConfig.model_validate(app["args"]).ingress

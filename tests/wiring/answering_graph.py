@@ -1,4 +1,6 @@
-"""The real ingress before a driver that answers each question with itself after a moment: real Ray and Serve, no model."""
+"""The real ingress before a driver that answers each question with itself after a moment, and includes what it is asked to:
+real Ray and Serve, no model.
+"""
 
 import asyncio
 import os
@@ -9,7 +11,19 @@ from ray.serve import Application
 
 from assay.config import IngressConfig
 from assay.errors import Overloaded, UnknownBucket
-from assay.schemas import Answer, AskRequest, AskResponse, EvidenceRef, Readiness, Usage
+from assay.schemas import (
+    Answer,
+    AnswerState,
+    AskBudget,
+    AskRequest,
+    AskResponse,
+    EvidenceRef,
+    PlanState,
+    Readiness,
+    ToolCall,
+    TraceStep,
+    Usage,
+)
 from deployments.ingress import Ingress
 from deployments.remote import Reply, reply
 
@@ -41,8 +55,15 @@ class Answering:
                 id=request_id, request_id=request_id, status="no_evidence", terminated_by="no_evidence", answer=None
             )
         found = ("first.md", "second.md") if request.mode == "agentic" else ("first.md",)
+        plan = PlanState(query=request.question)
+        all_of_it: dict[str, Any] = {
+            "evidence": [_evidence(rank, uri) for rank, uri in enumerate(found, start=1)],
+            "trace": [TraceStep(step=1, stage="retrieve", summary=f"{len(found)} hits")],
+            "tool_calls": [ToolCall(tool="search_text", arguments={}, hits=len(found), duration_ms=1.0, outcome="ok")],
+            "state": AnswerState(mode=request.mode, plan=plan, bounds=AskBudget(), seconds=SECONDS),
+        }
         return AskResponse(
-            evidence=[_evidence(rank, uri) for rank, uri in enumerate(found, start=1)],
+            **{name: part for name, part in all_of_it.items() if name in request.include},
             id=request_id,
             request_id=request_id,
             status="answered",

@@ -95,6 +95,8 @@ def test_modes_of_a_config_compared(tmp_path: Path, questions: Path) -> None:
     assert "<svg" in page and "<script>alert" not in page and "&lt;script&gt;alert" in page
     trace = [json.loads(line) for line in (tmp_path / "traces" / "answering-agentic.jsonl").read_text().splitlines()]
     assert [row["id"] for row in trace] == ["two", "one", "none"] and trace[0]["evidence"][1]["uri"] == "second.md"
+    assert trace[0]["trace"][0]["summary"] == "2 hits" and trace[0]["tool_calls"][0]["hits"] == 2
+    assert all(row["state"]["mode"] == "agentic" for row in trace[:2])
     assert not (tmp_path / "traces" / "unfinished.json").exists()
     again = run(*kept, "--no-ask")
     assert again.returncode == 0 and again.stdout == done.stdout, again.stderr

@@ -234,8 +234,14 @@ class Loop(RuleBasedStateMachine):
         added = [pair for e in self.events if e.type == "evidence" for pair in zip(e.added, e.titles, strict=True)]
         assert [slot for slot, _ in added] == [f"E{n}" for n in range(1, len(added) + 1)]
         assert len({title for _, title in added}) == len(added)
-        for call in self.world.of("rerank"):  # a search that found nothing new ends the rounds
-            assert call.request.hits
+        grading, fresh = 0, False
+        for each in self.events:  # a search that found nothing new ends the rounds
+            if each.type == "evidence":
+                fresh = bool(each.added)
+            elif each.type == "status" and each.state == "grading":
+                grading += 1
+                assert fresh
+        assert len(self.world.of("grade")) <= grading
         for before, now in itertools.pairwise(self.world.of("agent")):
             assert now.request.messages[: len(before.request.messages)] == before.request.messages
 

@@ -205,8 +205,12 @@ async def test_follow_ups_are_searched_side_by_side_and_what_they_find_again_mov
 
 
 async def test_a_round_without_new_evidence_ends_the_search() -> None:
-    response = await Bench(more("gravity of the Moon and the tides")).ask()
+    """Though the next grade would have another follow-up, that nobody has asked."""
+    bench = Bench(more("gravity of the tides"), more("Phobos and Deimos"), plan='{"variants": []}')
+    response = await bench.ask()
     assert (response.rounds, response.status) == (2, "answered")
+    asked = [query.queries for query in bench.retriever.history]
+    assert asked == [(QUESTION,), ("gravity of the tides",)]
 
 
 async def test_the_last_round_forces_an_answer() -> None:

@@ -29,6 +29,7 @@ from assay.errors import (
     UnknownBucket,
 )
 from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.groups import Groups
 from assay.llm.tools import checked
 from assay.run import Stages
 from assay.schemas import And, AskOptions, AskRequest, Filter, Predicate, Usage
@@ -92,6 +93,7 @@ class Loop(RuleBasedStateMachine):
         calls=st.sampled_from([6, 6, 3, 2, 1]),
         deadline=st.sampled_from([60.0, 60.0, 60.0, 60.0, 60.0, 0.5]),
         tokens=st.sampled_from([2**63, 2**63, 2**63, 260, 410]),
+        groups=st.sampled_from([("ops",), ("hr", "ops"), ()]),
     )
     def begin(
         self,
@@ -106,6 +108,7 @@ class Loop(RuleBasedStateMachine):
         calls: int,
         deadline: float,
         tokens: int,
+        groups: Groups,
     ) -> None:
         self.budget = Budget(rounds, calls, deadline, 100, 2.0, clock=self.loop.time, tokens=tokens)
         world: Any = self.world
@@ -113,7 +116,7 @@ class Loop(RuleBasedStateMachine):
         stages = Stages(world, world, world, world, agent, world)
         request = AskRequest(question=question, mode=mode, buckets=buckets, filters=filters, style=style)
         asked = {"include": ["tool_calls", "evidence", "state"], "options": AskOptions(**options)}
-        self.request = request.model_copy(update=asked)
+        self.request = request.model_copy(update=asked).seen_by(groups)
         stream = loop.answer(self.request, stages, JUDGED if judged else CONFIG, "req_test", self.budget)
 
         async def consume() -> None:
@@ -227,6 +230,7 @@ class Loop(RuleBasedStateMachine):
         for call in self.world.of("search", "describe", "document", "metadata"):
             assert not buckets or (call.request.buckets and set(call.request.buckets) <= set(buckets))
             assert filters is None or within(call.request.filters, filters)
+            assert call.request.groups == self.request.groups, call
             assert not getattr(call.request, "link_hop", False) or self.request.options.link_hop
 
     @invariant()
@@ -362,7 +366,7 @@ TestLoop.settings = settings(
 def test_a_client_that_goes_leaves_no_tool_call_behind() -> None:
     """By hand, since the machine comes there only in some of its runs."""
     machine, options = Loop(), dict.fromkeys(("expand", "link_hop", "rerank", "self_correct", "clarify"), False)
-    machine.begin("tools", options, [], None, QUESTION, "auto", False, 3, 6, 60.0, 2**63)
+    machine.begin("tools", options, [], None, QUESTION, "auto", False, 3, 6, 60.0, 2**63, ("ops",))
     found = SearchResult((Hit(POOL[0], 1.0),), "v1", Explain(6, 6))
     answers: dict[str, Any] = {"search": found, "describe": (BucketInfo("docs", 3, 3),)}
     while (call := machine.world.pending[0]).kind != "agent":

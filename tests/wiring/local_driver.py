@@ -9,6 +9,7 @@ from assay import schemas as s
 from assay import types as t
 from assay.bound import BoundRetriever
 from assay.config import RetrieverConfig
+from assay.converse import Agent
 from assay.documents import shapes as d
 from assay.documents import types as q
 from assay.errors import NotFound
@@ -30,8 +31,9 @@ class LocalDriver:
         plan: str = "{}",
         answers: AnswerStore | None = None,
         uploads: Uploads | None = None,
+        agent: Agent | None = None,
     ) -> None:
-        self._answers, self._uploads = answers, uploads
+        self._answers, self._uploads, self._agent = answers, uploads, agent
         self.asked: list[s.AskRequest] = []
         self._bench = Bench(ENOUGH, plan=plan)
         self._bench.llm.enqueue(*[plan] * 500)
@@ -41,7 +43,9 @@ class LocalDriver:
     async def stream(self, request: s.AskRequest, request_id: str) -> AsyncGenerator[Event]:
         self.asked.append(request)
         bench = self._bench
-        stages = Stages(bench.expander, self._retriever, bench.judge, bench.generator, answers=self._answers)
+        stages = Stages(
+            bench.expander, self._retriever, bench.judge, bench.generator, self._agent, answers=self._answers
+        )
         async with aclosing(loop.answer(request, stages, bench.config, request_id)) as events:
             async for event in events:
                 yield event

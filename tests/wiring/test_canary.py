@@ -16,15 +16,21 @@ import httpx
 import pytest
 
 from assay.answers import SqliteAnswers
-from assay.config import AuditConfig, ConversationsConfig, DocumentsConfig, IngressConfig
+from assay.config import AuditConfig, ConversationsConfig, DocumentsConfig, IngressConfig, ToolsConfig
+from assay.converse import Agent
 from assay.groups import Groups
 from assay.index.buckets import BucketSchema
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
 from assay.index.metadata import Given
 from assay.keys import KeyFile
+from assay.llm.tools import checked
+from assay.schemas import Usage
+from assay.tools import Registry
+from assay.types import Completion, CompletionRequest
 from deployments.api import make_api
 from deployments.resumable import STREAM_HEADER
+from tests.fakes import ScriptedLLM, WordTokenizer
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, retriever, write
 from tests.wiring.local_driver import LocalDriver
@@ -85,6 +91,19 @@ class Seen:
     bucket: str = ""
 
 
+class ThinkingAloud(ScriptedLLM):
+    """Calls tools once, then answers. It thinks all that it was shown, tools too, so that a stream tells it."""
+
+    def _next(self, request: CompletionRequest) -> Completion:
+        shown, usage = repr((request.messages, request.tools)), Usage(llm_calls=1)
+        if request.tool_choice == "none" or any(message.tool_uses for message in request.messages):
+            return Completion("The pump holds five bar [E1].", "stop", usage, shown)
+        calls: list[tuple[str, dict[str, Any]]] = [("list_buckets", {})]
+        calls += [(name, {"query": "Secret Pressure Plan"}) for name in ("search_text", "search_hybrid")]
+        uses = [checked(request.tools, name, name, json.dumps(arguments)) for name, arguments in calls]
+        return Completion("", "stop", usage, shown, tuple(uses))
+
+
 @dataclass(frozen=True)
 class Served:
     case: Case
@@ -114,7 +133,9 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return file.create(tenant, sees[0], ["search", "ask", "ingest"], 100_000, 16, sees[1])[1]
 
     ours, other = key("a", case.ours), key("b", case.theirs)
-    driver = LocalDriver(retriever(folder / "index"), PLAN, SqliteAnswers(folder / "answers.db", 1000, 1))
+    agent = Agent(ThinkingAloud(), WordTokenizer(), Registry.of(ToolsConfig()))
+    store = SqliteAnswers(folder / "answers.db", 1000, 1)
+    driver = LocalDriver(retriever(folder / "index"), PLAN, store, agent=agent)
     with listening(make_api(driver, config)) as url:
         yield Served(case, url, ours, other, folder / "audit", Seen())
 
@@ -164,7 +185,7 @@ def asked(http: httpx.Client, of: Seen, kept: Seen | None = None) -> Iterator[ht
     yield search(facets=["title", "bucket", "uri"])
     yield search(question="Secret Pressure Plan", facets=[FIELD])
     yield search(buckets=["nobucket"])
-    for mode in ("pipeline", "agentic", "auto"):
+    for mode in ("pipeline", "agentic", "auto", "tools"):
         for stream in (True, False):
             yield ask(mode=mode, stream=stream)
     left = ask(stream=True, resumable=True)

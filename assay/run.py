@@ -4,7 +4,7 @@ A stage that fails has its named fallback here, said in ``degraded``; a fault ne
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
@@ -58,6 +58,14 @@ def _summary(mode: str, plan: Plan, queries: Sequence[str], scope: Scope) -> str
     parts += [f"parts: {' | '.join(plan.sub_questions)}"] if plan.sub_questions else []
     parts += [f"where: {describe_scope(scope)}"] if scope != Scope() else []
     return "; ".join(parts if plan.search else [mode, f"no search: {plan.reason}"])
+
+
+def _by_key(queries: Iterable[str]) -> dict[str, str]:
+    """The first of those that ask the same, by what they ask."""
+    found: dict[str, str] = {}
+    for query in queries:
+        found.setdefault(query_key(query), query)
+    return found
 
 
 def chosen_mode(asked: Mode, config: AppConfig) -> Mode:
@@ -218,8 +226,9 @@ class Run(Searching):
         for event in self._narrow():
             yield event
         self._choose_mode()
-        self.queries = tuple(dict.fromkeys((self.plan.query, self.request.question, *self.plan.variants)))
-        self.parts = self.plan.sub_questions
+        queries = _by_key((self.plan.query, self.request.question, *self.plan.variants))
+        self.queries = tuple(queries.values())
+        self.parts = tuple(part for key, part in _by_key(self.plan.sub_questions).items() if key not in queries)
         self.ledger.note("plan", _summary(self.mode, self.plan, self.queries, self.scope))
         yield ev.PlanEvent(
             mode=self.mode,
@@ -398,10 +407,8 @@ class Run(Searching):
     def _follow(self, grade: Grade) -> bool:
         """Whether there is anything to ask that was not asked yet; if so it is what the next round asks."""
         wanted = (grade.follow_up, *grade.beside)
-        by_key = {
-            query_key(query): query for query in reversed(wanted) if query is not None
-        }  # the first of those alike
-        fresh = tuple(by_key[key] for key in reversed(by_key) if key not in self.tried)
+        alike = _by_key(query for query in wanted if query is not None)
+        fresh = tuple(query for key, query in alike.items() if key not in self.tried)
         self.queries, self.parts = fresh[:1], fresh[1:]
         return bool(fresh)
 

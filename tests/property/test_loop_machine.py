@@ -215,6 +215,7 @@ class Loop(RuleBasedStateMachine):
                 continue
             keys = _keys(call.request)
             assert not keys & asked, keys & asked
+            assert len(keys) == len(call.request.queries), call.request.queries
             if call.fault or call.cancelled:
                 continue
             if first is None:

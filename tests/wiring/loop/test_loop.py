@@ -151,6 +151,19 @@ async def test_variants_are_searched_beside_the_question_and_repeats_are_dropped
     assert bench.retriever.history[-1].queries == (QUESTION, "why is the ocean rising")
 
 
+async def test_a_plan_that_asks_the_same_in_other_words_order_searches_it_once() -> None:
+    class Repeating(LLMExpander):
+        async def plan(self, request: PlanRequest) -> Plan:
+            parts = ("the Sun's light", "moons of Mars", "light of the Sun")
+            return Plan(QUESTION, variants=("moons of Mars", "MARS moons", QUESTION.upper()), sub_questions=parts)
+
+    bench = Bench(ENOUGH)
+    bench.expander = Repeating(bench.llm, bench.config.expander)
+    await bench.ask()
+    asked = [query.queries for query in bench.retriever.history[1:]]  # the first is the question's own
+    assert asked == [(QUESTION, "moons of Mars"), ("the Sun's light",)]
+
+
 async def test_without_variants_the_first_hop_is_used_as_it_is() -> None:
     bench = Bench(ENOUGH)
     await bench.ask(options={"expand": False})

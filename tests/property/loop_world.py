@@ -19,6 +19,7 @@ from assay.types import (
     BucketInfo,
     Completion,
     DocumentInfo,
+    DocumentText,
     Draft,
     Explain,
     FieldInfo,
@@ -208,8 +209,12 @@ class World:
         kind = FieldInfo("type", "text", False, "", 100)
         return (BucketInfo("docs", draw(st.sampled_from([3, 300])), 300, "", (kind,)), BucketInfo("other", 3, 3))
 
-    def _document(self, query: Any, draw: Draw) -> AssayError:
-        return StageUnavailable("no document here")
+    def _document(self, query: Any, draw: Draw) -> DocumentText | AssayError:
+        text = next((chunk.text for chunk in POOL if chunk.doc_id == query.doc_id), "")
+        if not text or draw(st.sampled_from([False, False, True])):
+            return StageUnavailable("no document here")
+        info = DocumentInfo(query.doc_id, "docs", "Page", "page.md", "md", len(text), 1, "2025-01-01T00:00:00Z", {})
+        return DocumentText(info, text, (0, len(text)), len(text), draw(st.booleans()))
 
     def _metadata(self, query: Any, draw: Draw) -> DocumentInfo | AssayError:
         day = draw(st.sampled_from([None, "2024-01-01T00:00:00Z", "2025-01-01T00:00:00Z"]))

@@ -253,7 +253,8 @@ class World:
             name = draw(st.sampled_from(names))
             bucket = draw(st.sampled_from([{}, {}, {"bucket": "docs"}, {"bucket": "other"}]))
             query = {"query": self._again(draw), **bucket}
-            fitting = {"document_lookup": {"doc_id": "doc_x"}, "list_buckets": {}}.get(name, query)
+            document = {"doc_id": draw(st.sampled_from(["doc_x", *(chunk.doc_id for chunk in POOL)]))}
+            fitting = {"document_lookup": document, "list_buckets": {}}.get(name, query)
             written = draw(st.sampled_from([fitting] * 5 + [{"x": 1}]))
             uses.append(checked(request.tools, f"call_{n}", name, json.dumps(written)))
         reason = draw(st.sampled_from(["stop", "length"]))

@@ -7,7 +7,7 @@ from ray.serve import Application
 
 from assay import calibration
 from assay.audit import Audit
-from assay.config import AppConfig
+from assay.config import AnyEngine, AppConfig
 from assay.custom import check_implementations
 from assay.keys import keyring_of
 from assay.models import resolve_model
@@ -44,21 +44,19 @@ def wire(args: AppConfig, engines: Engines, models: Mapping[str, str], embedder:
     check_implementations(args)
     prompts = Prompts.load(args.prompts)
     args = calibration.apply(args, models[args.reranker.engine], prompts)
-    evaluating, writing = args.reranker.engine, args.generator.engine
     retriever = Retriever.bind(args.index, args.retriever, embedder, Ingester.name, args.niceness)
-    expander = placed(args.expander.placement, Expander, args.planning, engines[args.expander.engine], prompts)
-    reranker = placed(
-        args.reranker.placement, Reranker, args.reranker, engines[evaluating], models[evaluating], prompts
-    )
-    kind = args.engines[writing]
-    generator = placed(
-        args.generator.placement, Generator, args.generator, engines[writing], models[writing], prompts, kind, retriever
-    )
+
+    def engine(name: str) -> tuple[Application, str, Prompts, AnyEngine]:
+        return engines[name], models[name], prompts, args.engines[name]
+
+    expander = placed(args.expander.placement, Expander, args.planning, *engine(args.expander.engine))
+    reranker = placed(args.reranker.placement, Reranker, args.reranker, *engine(args.reranker.engine))
+    generator = placed(args.generator.placement, Generator, args.generator, *engine(args.generator.engine), retriever)
     Registry.of(args.tools)  # a fault in a tool is said here
     agent = (engines[args.agent], models[args.agent]) if args.agent else None
     reads = args.extraction.engine
-    reader = (engines[reads], models[reads]) if reads else (None, "")
-    ingester = Ingester.bind(args.ingress.documents, args.index, embedder, retriever, args.extraction, *reader, prompts)
+    reader = engine(reads) if reads else ()
+    ingester = Ingester.bind(args.ingress.documents, args.index, embedder, retriever, args.extraction, *reader)
     driver = Driver.bind(args, expander, retriever, reranker, generator, *(agent or (None, "")), prompts, ingester)
     streams = Streams.bind(args.ingress.streams) if args.ingress.streams.shared else None
     return Ingress.bind(args.ingress, driver, streams)

@@ -85,6 +85,10 @@ class EngineConfig(_Config):
         grammar: tuple[Capability, ...] = ("grammar",) if self.grammars == "guidance" else ()
         return frozenset((*always, *tools, *grammar))
 
+    @property
+    def context_tokens(self) -> int:
+        return int(self.engine_kwargs.get("max_model_len", self.max_model_len))
+
 
 AnyEngine = Annotated[
     Annotated[EngineConfig, Tag("vllm")] | Annotated[EndpointConfig, Tag("openai")],

@@ -22,6 +22,7 @@ from assay.schemas import TerminatedBy, ToolCall
 from assay.searching import DEPTH
 from assay.templates import Prompts
 from assay.text import query_key
+from assay.tokens import MESSAGE_TOKENS, room
 from assay.tools import Registry, ToolContext, ToolOutput
 from assay.types import (
     BucketInfo,
@@ -41,8 +42,8 @@ _SIZES = ("top_k", "context_chars", "max_chars")
 MOST_MESSAGES = 200  # of a history: the tokens decide
 # Room for less evidence than this is none.
 LEAST_TOKENS = 100
-# What a chat template and its description of tools add to what they are made of, at most.
-TEMPLATE_TOKENS = 200
+LEAST_RESULT = 4  # of what a call found, where there is no room for more
+SPEC_TOKENS = 32  # around a tool's name, description and parameters, in most models' own words
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Conversation:
         self._context = ToolContext(_Fair(run), run.may_link, run.id)
         self._tried = {_key("search_hybrid", {"query": run.request.question})}
         self._tokens_left = self._config.evidence_tokens
+        self._spare = 0  # tokens of the model's context beyond them
         self._faulty = 0
         self._specs: tuple[ToolSpec, ...] = ()
 
@@ -104,7 +106,9 @@ class Conversation:
         except AssayError as error:  # a bucket that does not exist is then told by the tool
             yield self._ledger.fell_back("retriever", error, "tools without the buckets' names")
         self._specs = self._agent.tools.specs([bucket.name for bucket in buckets])
-        self._tokens_left = self._room(self._opening(buckets, ""))
+        context_left = self._context_left(self._opening(buckets, ""))
+        self._tokens_left = min(self._config.evidence_tokens, context_left)
+        self._spare = context_left - self._tokens_left
         first = run.evidence.chosen(run.found.hits, top_k(run.request, run.config)) if run.found else ()
         if self._tokens_left < LEAST_TOKENS:  # whatever it would be shown: nothing fits
             if fresh := run.evidence.new(first):
@@ -163,7 +167,12 @@ class Conversation:
             return self._because("rounds", f"{turn} rounds are all")
         if self._ledger.budget.left_for_search() <= 0:
             return self._because("deadline", "the time for searching is over")
-        if self._ledger.calls_left() <= 0 or min(self._tokens_left, self._ledger.tokens_left()) < LEAST_TOKENS:
+        # A turn that is not the last one may write as much as an answer, and what it calls for says something.
+        context_left = self._tokens_left + self._spare - self._ledger.budget.answer_tokens - LEAST_TOKENS
+        if (
+            self._ledger.calls_left() <= 0
+            or min(self._tokens_left, self._ledger.tokens_left(), context_left) < LEAST_TOKENS
+        ):
             return self._because("tool_budget", "no more tool calls, or no more tokens for what they bring")
         return None
 
@@ -171,19 +180,18 @@ class Conversation:
         self._run.why = why
         return end
 
-    def _room(self, opening: list[Message]) -> int:
-        """Tokens that the conversation may grow by: ``evidence_tokens``, or what the engine's context leaves for them."""
-        most, context = self._config.evidence_tokens, self._agent.context_tokens
-        if context is None:
-            return most
-        count = self._agent.tokenizer.count
-        fixed = sum(count(m.content) for m in opening) + sum(count(spec.parameters) for spec in self._specs)
-        return min(most, context - fixed - self._ledger.budget.answer_tokens - TEMPLATE_TOKENS)
+    def _context_left(self, opening: list[Message]) -> int:
+        """Tokens that the engine's context leaves for the conversation to grow by."""
+        agent = self._agent
+        specs = [Message("system", f"{spec.name} {spec.description} {spec.parameters}") for spec in self._specs]
+        left = room(agent.tokenizer, agent.context_tokens, self._ledger.budget.answer_tokens, [*opening, *specs])
+        return left - SPEC_TOKENS * len(specs)
 
     def _append(self, messages: list[Message], message: Message) -> None:
         messages.append(message)
-        written = (message.content, message.reasoning, *(use.written for use in message.tool_uses))
-        self._tokens_left -= sum(map(self._agent.tokenizer.count, written))
+        written = (message.content, message.reasoning, *(f"{use.name} {use.written}" for use in message.tool_uses))
+        marks = MESSAGE_TOKENS + SPEC_TOKENS * len(message.tool_uses)
+        self._tokens_left -= sum(map(self._agent.tokenizer.count, written)) + marks
 
     def _idle(self, done: list[_Done], brought: bool) -> TerminatedBy | None:
         """A round that brings nothing is the last one: "answered" by what is there. One of nothing but faults may be tried
@@ -327,11 +335,14 @@ class Conversation:
         return "\n\n".join(_passage(e.slot, e.hit, self._agent.tokenizer, self._most) for e in slots)
 
     def _result(self, done: _Done, hits: tuple[Hit, ...], known: list[str]) -> str:
-        parts = [self._agent.tokenizer.truncate(passage(done.output.note), self._most)]
+        """Within the tokens that are left; where none are, a word."""
+        shown, count = self._shown(hits), self._agent.tokenizer.count
+        parts = [passage(done.output.note)] if done.output.note else []
         parts += [f"Already above: {', '.join(known)}."] if known else []
-        parts += [self._shown(hits)] if hits else []
         left_out = len(done.output.hits) - len(hits) - len(known)
         parts += [f"{left_out} more passages do not fit."] if left_out > 0 else []
+        left = max(LEAST_RESULT, min(self._most, self._tokens_left - count(shown)))
+        parts = [self._agent.tokenizer.truncate("\n\n".join(parts), left), shown]
         return "\n\n".join(part for part in parts if part) or "Nothing."
 
 

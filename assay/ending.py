@@ -270,6 +270,8 @@ class Ending:
             whole = splitter.feed(self._run.said)
             for draft in whole if self._run.cut_off else (*whole, *splitter.end()):
                 yield GenerateEvent(draft=draft)
+            for fault in splitter.faults():
+                yield fault
             return
         run, clock = self._run, self._ledger.budget.clock
         request = GenerateRequest(

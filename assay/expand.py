@@ -14,16 +14,19 @@ from assay.config import ExpanderConfig
 from assay.inert import inert
 from assay.llm.tools import schema_fault
 from assay.plan import Planned, filters_of, plan_schema, usable, wide
-from assay.ports import LLM
+from assay.ports import LLM, Tokenizer
 from assay.schemas import Step, Usage
 from assay.simple import simple
 from assay.templates import Prompts
 from assay.text import content_terms, names, query_key, terms
+from assay.tokens import EstimatedTokenizer, room
 from assay.types import BucketInfo, CompletionRequest, Entity, Message, Plan, PlanRequest
 from assay.window import Bounds, recent
 
-HISTORY = Bounds(messages=8, tokens=5_000)  # tokens: here characters
-HISTORY_CHARS = 600
+HISTORY = Bounds(messages=8, tokens=1_200)
+SAID_CHARS, SAID_TOKENS = 600, 150  # of one message of it
+# Characters of each description, and of each list of values: the longest for which the prompt has room.
+CARDS = (1_000, 160, 40, 0)
 
 # A small model imitates better than it obeys: with examples it paraphrases where it had copied the schema's own words.
 EXAMPLES = (
@@ -58,8 +61,22 @@ def grounded(rewrite: str, request: PlanRequest) -> bool:
 class LLMExpander:
     """``ports.Expander`` over a language model."""
 
-    def __init__(self, llm: LLM, config: ExpanderConfig, prompts: Prompts = Prompts()) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        config: ExpanderConfig,
+        prompts: Prompts = Prompts(),
+        *,
+        tokenizer: Tokenizer | None = None,
+        context_tokens: int | None = None,
+        shows_schema: bool = False,
+    ) -> None:
+        """``tokenizer``: of the model; none: an estimate. ``context_tokens``: of prompt and plan together, where the engine's
+        limit is known. ``shows_schema``: the engine is
+        told the plan's schema in its prompt."""
         self._llm, self._config = llm, config
+        self._tokenizer = tokenizer or EstimatedTokenizer()
+        self._context_tokens, self._shows_schema = context_tokens, shows_schema
         self._plan, self._rewrite, self._decide = prompts["plan"], prompts["rewrite"], prompts["decide"]
 
     async def plan(self, request: PlanRequest) -> Plan:
@@ -103,9 +120,13 @@ class LLMExpander:
 
     async def _in_one(self, request: PlanRequest, steps: set[Step]) -> Plan:
         schema = plan_schema(steps, request.buckets, self._variants(request))
+        messages = self._fitting(request, steps, schema)
+        if messages is None:
+            limit = f"the {self._context_tokens} tokens of its model (max_model_len)"
+            return Plan(query=request.question, fault=f"the question and the buckets do not fit {limit}")
         completion = await self._llm.complete(
             CompletionRequest(
-                messages=self._messages(request, steps),
+                messages=messages,
                 max_tokens=self._config.tokens,
                 json_schema=schema,
                 request_id=request.request_id,
@@ -114,8 +135,8 @@ class LLMExpander:
         )
         alone = Plan(query=request.question, usage=completion.usage)
         if completion.finish_reason != "stop":
-            limit = self._config.tokens
-            return replace(alone, fault=f"the plan was cut off after {limit} tokens (expander.max_tokens)")
+            cut = f"cut off after {self._config.tokens} tokens (expander.max_tokens)"
+            return replace(alone, fault=f"the plan was {cut}")
         try:
             planned = Planned.model_validate_json(completion.text)
             fault = schema_fault(schema, json.loads(completion.text), "its parts") if wide(steps) else None
@@ -125,14 +146,39 @@ class LLMExpander:
             return replace(alone, fault=f"the plan is not of its schema: {fault}")
         return _usable(planned, request, completion.usage, alike=not wide(steps))
 
-    def _messages(self, request: PlanRequest, steps: Collection[Step]) -> tuple[Message, ...]:
+    def _fitting(self, request: PlanRequest, steps: Collection[Step], schema: str) -> tuple[Message, ...] | None:
+        """What the model is asked, within its context: the question and all names whole, the buckets' descriptions as long as
+        there is room, and of the conversation the last turns. None where not even the names fit."""
+        for most in CARDS:
+            messages = self._messages(request, steps, (), most)
+            left = self._room(messages, schema)
+            if left >= 0:
+                return self._messages(request, steps, self._turns(request, left), most)
+        return None
+
+    def _room(self, messages: Sequence[Message], schema: str) -> int:
+        more = schema if self._shows_schema else ""
+        return room(self._tokenizer, self._context_tokens, self._config.tokens, messages, more)
+
+    def _turns(self, request: PlanRequest, left: int) -> tuple[str, ...]:
+        """Of the conversation what there is room for."""
+        said = []
+        for message in request.history:
+            text = self._tokenizer.truncate(inert(message.content[:SAID_CHARS]), SAID_TOKENS)
+            shown = f"{message.role}: {text}\n"
+            said.append(replace(message, content=shown))
+        bounds = replace(HISTORY, tokens=min(HISTORY.tokens, left))
+        return tuple(message.content.removesuffix("\n") for message in recent(said, bounds, self._tokenizer.count))
+
+    def _messages(
+        self, request: PlanRequest, steps: Collection[Step], turns: Sequence[str], most: int
+    ) -> tuple[Message, ...]:
+        """``most``: characters of each description of the buckets."""
         count = self._variants(request)
-        said = [replace(m, content=inert(m.content[:HISTORY_CHARS])) for m in request.history]
-        turns = [f"{m.role}: {m.content}" for m in recent(said, HISTORY)]
         asked = inert(request.question)
         if wide(steps):
             today = [f"Today: {request.today}"] if request.today else []
-            cards = described(request.buckets, "filters" in steps) if {"route", "filters"} & set(steps) else ""
+            cards = described(request.buckets, "filters" in steps, most) if {"route", "filters"} & set(steps) else ""
             system = Message("system", self._decide.fill(count=str(count), buckets=cards))
             return system, Message("user", "\n".join([*today, *turns, f"Last question: {asked}"]))
         if request.history:
@@ -146,20 +192,24 @@ class LLMExpander:
         return Message("system", self._plan.fill(count=str(count))), *examples, Message("user", asked)
 
 
-def described(buckets: Collection[BucketInfo], with_fields: bool) -> str:
-    """The buckets as the model reads them: each on a line, its fields below it."""
+def described(buckets: Collection[BucketInfo], with_fields: bool, most: int = CARDS[0]) -> str:
+    """The buckets as the model reads them: each on a line, its fields below it. ``most``: characters of each description, and
+    of the values of each field."""
     lines = ["", "The buckets:"]
     for bucket in buckets:
-        lines.append(f"{bucket.name}: {_line(bucket.description) or 'no description'} ({bucket.documents} documents)")
+        said = _line(bucket.description, most) or "no description"
+        lines.append(f"{bucket.name}: {said} ({bucket.documents} documents)")
         for field in bucket.fields if with_fields else ():
-            values = f", one of: {' | '.join(map(_line, field.values))}" if field.values else ""
-            said = f": {_line(field.description)}" if field.description else ""
-            lines.append(f"  {field.name} ({field.type}{values}){said}")
+            values = _line(" | ".join(field.values), most)
+            said = _line(field.description, most)
+            kind = f"{field.type}, one of: {values}" if values else field.type
+            lines.append(f"  {field.name} ({kind})" + (f": {said}" if said else ""))
     return "\n".join(lines)
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())
+def _line(text: str, most: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}..." if most else ""
 
 
 def _fields(buckets: Collection[BucketInfo]) -> int:

@@ -7,7 +7,7 @@ probabilities do order passages (``title``, ``likelihood``); a large one judges 
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -28,6 +28,14 @@ NO_PASSAGE = "A question:"
 # Of a question's evidence, the passages that a grade weighs the model's words of: those at a first stage's top.
 GRADED = 3
 MEASURING: tuple[RerankMethod, ...] = ("title", "likelihood")  # the methods that give a grade its gains
+# Whose template stands around the passage.
+TEMPLATES: Mapping[RerankMethod, str] = {
+    "title": "passage",
+    "likelihood": "passage",
+    "pointwise": "pointwise",
+    "score": "grade",
+    "listwise": "listwise",
+}
 BEST = 10  # of the grades that ``score`` and ``listwise`` ask for
 
 
@@ -200,7 +208,7 @@ class Listwise:
                     Message("system", self._prompt.fill(best=str(BEST))),
                     Message("user", f"Question: {question}\n\n{listed}"),
                 ),
-                max_tokens=16 + 4 * len(passages),  # a grade and its comma are at most three tokens in any vocabulary
+                max_tokens=listwise_tokens(len(passages)),
                 json_schema=_schema(len(passages)),
                 request_id=request_id,
                 cache_salt=cache_salt,
@@ -215,6 +223,11 @@ class Listwise:
         if len(grades) != len(passages) or not all(0 <= grade <= BEST for grade in grades):
             raise BadModelOutput(f"{len(grades)} grades for {len(passages)} passages, or one out of 0 to {BEST}")
         return Relevance(tuple(g / BEST for g in grades), (None,) * len(grades), completion.usage)
+
+
+def listwise_tokens(passages: int) -> int:
+    """Of an answer: a grade and its comma are at most three in any vocabulary."""
+    return 16 + 4 * passages
 
 
 def _schema(passages: int) -> str:

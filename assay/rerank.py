@@ -9,12 +9,17 @@ from numpy.typing import NDArray
 from assay import inert
 from assay.config import RerankerConfig
 from assay.context import focus
+from assay.errors import BadModelOutput
 from assay.grade import FeatureGrader
 from assay.ports import LLM, Tokenizer
-from assay.relevance import GRADED, MEASURING, Passage, Relevance, method, yes
+from assay.relevance import GRADED, MEASURING, TEMPLATES, Passage, Relevance, listwise_tokens, method, yes
 from assay.schemas import Usage
 from assay.templates import Prompts
-from assay.types import Grade, GradeRequest, Hit, Ranked, Reranked, RerankRequest, Support, SupportRequest
+from assay.tokens import room
+from assay.types import Grade, GradeRequest, Hit, Message, Ranked, Reranked, RerankRequest, Support, SupportRequest
+
+# What stands around a passage; and less of one than this says nothing.
+MARK_TOKENS, LEAST_TOKENS = 8, 16
 
 
 def standardise(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -43,8 +48,17 @@ def passage(question: str, hit: Hit, tokens: int, tokenizer: Tokenizer) -> Passa
 class LLMReranker:
     """``ports.Reranker``: it orders by the method of the config, and grades by measured features."""
 
-    def __init__(self, llm: LLM, tokenizer: Tokenizer, config: RerankerConfig, prompts: Prompts = Prompts()) -> None:
-        self._tokenizer, self._config = tokenizer, config
+    def __init__(
+        self,
+        llm: LLM,
+        tokenizer: Tokenizer,
+        config: RerankerConfig,
+        prompts: Prompts = Prompts(),
+        *,
+        context_tokens: int | None = None,
+    ) -> None:
+        """``context_tokens``: of one prompt, where the engine's limit is known; ``passage_tokens`` are cut to it."""
+        self._tokenizer, self._config, self._context_tokens = tokenizer, config, context_tokens
         # Where the model has no say in the order, nothing is asked but what a grade needs.
         self._silent = config.weight == 0 and config.threshold is None
         self._method = method(
@@ -53,6 +67,7 @@ class LLMReranker:
         self._ungraded = method(config.method, llm, prompts, graded=0)
         self._grader = FeatureGrader(config.grade)
         self._llm, self._support = llm, prompts["support"]
+        self._around = prompts[TEMPLATES[config.method]].text
 
     async def grade(self, request: GradeRequest) -> Grade:
         return await self._grader.grade(request)
@@ -90,10 +105,21 @@ class LLMReranker:
             ranked += [Ranked(hit, floor - 1.0 - rank, None) for rank, hit in enumerate(tail)]
         return Reranked(tuple(ranked[: request.keep]), found.usage, sum(map(math.isnan, found.values)))
 
+    def _size(self, question: str, passages: int) -> int:
+        """The tokens of each passage: as configured, or what the model's context leaves for it beside the question, for all of
+        them where they stand in one prompt. Raises ``BadModelOutput`` where that is too little to judge by."""
+        together, output = (passages, listwise_tokens(passages)) if self._config.method == "listwise" else (1, 1)
+        left = room(self._tokenizer, self._context_tokens, output, (Message("user", question),), self._around)
+        size = min(self._config.passage_tokens, left // max(1, together) - MARK_TOKENS)
+        if size < LEAST_TOKENS and passages:
+            limit = f"the {self._context_tokens} tokens of the model (max_model_len)"
+            raise BadModelOutput(f"The question and {together} passages do not fit {limit}.")
+        return size
+
     async def _relevance(self, request: RerankRequest, hits: Sequence[Hit]) -> Relevance:
         if self._silent and not request.gains:
             return Relevance((0.0,) * len(hits), (None,) * len(hits), Usage())
         judge = self._method if request.gains else self._ungraded
-        size = self._config.passage_tokens
+        size = self._size(request.question, len(hits))
         passages = [passage(request.question, hit, size, self._tokenizer) for hit in hits]
         return await judge.score(request.question, passages, request.request_id, request.cache_salt)

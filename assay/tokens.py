@@ -1,18 +1,35 @@
 """A model's own tokenizer, for budgets and cuts. It is read from the model's folder by the light ``tokenizers`` library."""
 
+import sys
 from array import array
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from assay.errors import SetupError
+from assay.ports import Tokenizer
+from assay.types import Message
 
 # Passages and their sentences are counted more than once for a question, and good ones for many questions.
 REMEMBERED, REMEMBERED_CHARS = 4_096, 4_000
+# What a chat template adds, at most: around each message, and around all of them.
+MESSAGE_TOKENS, TEMPLATE_TOKENS = 8, 48
 
 
 def tokenizer_of(model: str) -> "ModelTokenizer | EstimatedTokenizer":
     """That of a model folder or id; for a model without either (""), the estimate."""
     return ModelTokenizer(model) if model else EstimatedTokenizer()
+
+
+def room(
+    tokenizer: Tokenizer, context_tokens: int | None, output: int, messages: Sequence[Message], more: str = ""
+) -> int:
+    """The tokens that a model's context has left beside these messages, what else stands in the prompt (``more``), and an
+    ``output``: below 0 where they do not fit, and more than there will ever be where the context is not known."""
+    if context_tokens is None:
+        return sys.maxsize
+    said = sum(tokenizer.count(message.content) + MESSAGE_TOKENS for message in messages)
+    return context_tokens - output - said - tokenizer.count(more) - TEMPLATE_TOKENS
 
 
 class EstimatedTokenizer:

@@ -204,8 +204,8 @@ def _reranker(config: RerankerConfig, handle: DeploymentHandle | Here) -> Remote
 
 def _agent(config: AppConfig, engine: DeploymentHandle, model: str, prompts: Prompts) -> Agent:
     kind = config.engines[config.agent or ""]
-    context = kind.max_model_len if kind.kind == "vllm" else None
-    return Agent(RemoteLLM("agent", engine), tokenizer_of(model), Registry.of(config.tools), prompts, context)
+    tools = Registry.of(config.tools)
+    return Agent(RemoteLLM("agent", engine), tokenizer_of(model), tools, prompts, kind.context_tokens)
 
 
 def _status(

@@ -3,20 +3,32 @@
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from assay.config import ExpanderConfig
+from assay.config import AnyEngine, ExpanderConfig
 from assay.custom import Parts, implementation
 from assay.expand import LLMExpander
 from assay.ports import Expander as Port
 from assay.templates import Prompts
+from assay.tokens import tokenizer_of
 from assay.types import Plan, PlanRequest
 from deployments.remote import RemoteLLM, Reply, reply
 
 
 @serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
 class Expander:
-    def __init__(self, config: ExpanderConfig, engine: DeploymentHandle, prompts: Prompts) -> None:
+    def __init__(
+        self, config: ExpanderConfig, engine: DeploymentHandle, model: str, prompts: Prompts, kind: AnyEngine
+    ) -> None:
         self._llm = RemoteLLM(config.engine, engine)
-        parts = Parts(LLMExpander(self._llm, config, prompts), config, self._llm)
+        tokenizer = tokenizer_of(model)
+        builtin = LLMExpander(
+            self._llm,
+            config,
+            prompts,
+            tokenizer=tokenizer,
+            context_tokens=kind.context_tokens,
+            shows_schema="json_schema" not in kind.can,
+        )
+        parts = Parts(builtin, config, self._llm, tokenizer)
         self._expander: Port = implementation("expander", config.implementation, parts)
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:

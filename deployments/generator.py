@@ -42,7 +42,7 @@ class Generator:
                 config,
                 prompts,
                 can=kind.can,
-                context_tokens=kind.max_model_len if kind.kind == "vllm" else None,
+                context_tokens=kind.context_tokens,
             ),
         )
         parts = Parts(builtin, config, self._llm, tokenizer, embedder)

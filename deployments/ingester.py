@@ -2,11 +2,12 @@
 
 import asyncio
 import os
+from functools import partial
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from assay.config import DocumentsConfig, ExtractionConfig, IndexConfig
+from assay.config import AnyEngine, DocumentsConfig, ExtractionConfig, IndexConfig
 from assay.index.embed import SentenceEmbedder
 from assay.index.extract import Extractor
 from assay.index.replicas import Replicas
@@ -33,12 +34,14 @@ class Ingester:
         engine: DeploymentHandle | None = None,
         model: str = "",
         prompts: Prompts = Prompts(),
+        kind: AnyEngine | None = None,
     ) -> None:
-        """``engine``: who reads metadata out of documents, and ``model`` its folder or id."""
+        """``engine``: who reads metadata out of documents, ``model`` its folder or id, ``kind`` its config."""
         adopt_logs()
         os.nice(_NICE)
-        if engine is not None:
-            llm, tokenizer = RemoteLLM("extraction", engine), tokenizer_of(model)
+        if engine is not None and kind is not None:
+            parts = RemoteLLM("extraction", engine), tokenizer_of(model), extraction, prompts
+            extractor = partial(Extractor, *parts, context_tokens=kind.context_tokens)
         searches = RemoteRetriever("retriever", retriever)
         self._replicas = replicas = Replicas()
 
@@ -52,7 +55,7 @@ class Ingester:
             index,
             lambda: SentenceEmbedder(embedder, index.embed_device),
             served,
-            extract=None if engine is None else lambda: Extractor(llm, tokenizer, extraction, prompts).extract,
+            extract=None if engine is None else lambda: extractor().extract,
         )
         self._working = asyncio.create_task(self._uploads.run())
 

@@ -3,7 +3,7 @@
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from assay.config import RerankerConfig
+from assay.config import AnyEngine, RerankerConfig
 from assay.custom import Parts, implementation
 from assay.ports import Reranker as Port
 from assay.rerank import LLMReranker
@@ -15,10 +15,13 @@ from deployments.remote import RemoteLLM, Reordered, Reply, reply
 
 @serve.deployment(max_ongoing_requests=64, max_queued_requests=64, ray_actor_options={"num_cpus": 0.1})
 class Reranker:
-    def __init__(self, config: RerankerConfig, engine: DeploymentHandle, model: str, prompts: Prompts) -> None:
+    def __init__(
+        self, config: RerankerConfig, engine: DeploymentHandle, model: str, prompts: Prompts, kind: AnyEngine
+    ) -> None:
         self._llm = RemoteLLM(config.engine, engine)
         tokenizer = tokenizer_of(model)
-        parts = Parts(LLMReranker(self._llm, tokenizer, config, prompts), config, self._llm, tokenizer)
+        builtin = LLMReranker(self._llm, tokenizer, config, prompts, context_tokens=kind.context_tokens)
+        parts = Parts(builtin, config, self._llm, tokenizer)
         self._reranker: Port = implementation("reranker", config.implementation, parts)
 
     async def rerank(self, request: RerankRequest) -> Reply[Reordered]:

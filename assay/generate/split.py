@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from assay.generate.grammar import finds_nothing
 from assay.markers import read_markers
+from assay.schemas import Degraded
 from assay.sentences import sentences
-from assay.types import Draft, Form, GenerateStyle
+from assay.types import Draft, Form, GenerateEvent, GenerateStyle
 
 MOST_CHARS = 2_000
 _WIDE_STOP, _CLOSING = "。！？｡।॥؟۔", "\"'”’»)」"
@@ -32,6 +33,7 @@ class Splitter:
         self._rest = ""
         self._seen = 0  # nothing before it ends a unit
         self._columns = 0
+        self._dropped = 0
 
     def feed(self, text: str) -> list[Draft]:
         drafts: list[Draft] = []
@@ -46,6 +48,13 @@ class Splitter:
         """What is left when the model has finished; text that was cut off is not asked for."""
         rest, self._rest, self._seen = self._rest, "", 0
         return self._drafts(rest)
+
+    def faults(self) -> list[GenerateEvent]:
+        """What is wrong with all that was read: markers that name no slot, of which no draft has a trace."""
+        if not self._dropped:
+            return []
+        reason = f"{self._dropped} citations name no passage that the model was shown"
+        return [GenerateEvent(degraded=Degraded(stage="generator", reason=reason, fallback="left out"))]
 
     @property
     def rest(self) -> str:
@@ -101,7 +110,8 @@ class Splitter:
         return [draft for draft in self._units(raw) if not finds_nothing(draft.text)]
 
     def _units(self, raw: str) -> list[Draft]:
-        text, cited, _ = read_markers(raw, self._slots)
+        text, cited, unknown = read_markers(raw, self._slots)
+        self._dropped += unknown
         if not text:
             return []
         if self._style == "list":

@@ -14,13 +14,15 @@ from assay.inert import inert, passage
 from assay.llm.endpoint import Capability
 from assay.ports import LLM, Tokenizer
 from assay.templates import Prompts
+from assay.tokens import MESSAGE_TOKENS, room
 from assay.tongues import name_of
 from assay.types import CompletionRequest, Evidence, GenerateEvent, GenerateRequest, Message
+from assay.window import Bounds, recent
 
 # Less evidence than this says nothing.
 LEAST_TOKENS = 16
-# What the chat template adds around the messages, at most.
-TEMPLATE_TOKENS = 64
+# Of the conversation, which a plain answer may be about.
+HISTORY = Bounds(messages=8, tokens=3_000)
 
 
 class _Shown(NamedTuple):
@@ -78,25 +80,30 @@ class WritingGenerator:
             for draft in splitter.end():
                 yield GenerateEvent(draft=draft)
                 drafted += 1
+        for fault in splitter.faults():
+            yield fault
         if reason == "length" and drafted:
-            yield fell_back(f"cut off after {request.answer_tokens} tokens", "what was complete")
+            yield fell_back(f"cut off after {completion.max_tokens} tokens", "what was complete")
         elif reason != "stop":
-            limit = f" within {request.answer_tokens} tokens" if reason == "length" else f" ({reason or 'broken off'})"
+            limit = f" within {completion.max_tokens} tokens" if reason == "length" else f" ({reason or 'broken off'})"
             raise BadModelOutput(f"The model did not finish its answer{limit}.")
         elif not drafted:
             raise BadModelOutput("The model wrote no answer.")
 
     def _completion(self, request: GenerateRequest) -> tuple[CompletionRequest, list[_Shown]]:
-        system = self._systems[request.style]
-        asked = _asked(request.question)
-        shown = self._shown(request, system, asked)
+        system, asked = Message("system", self._systems[request.style]), Message("user", _asked(request.question))
+        tokens = request.answer_tokens
+        if self._context_tokens is not None:  # an answer that took all of it would leave nothing to be read
+            tokens = min(tokens, self._context_tokens // 2)
+        left = room(self._tokenizer, self._context_tokens, tokens, (system, asked))
+        if left < (LEAST_TOKENS if request.evidence else 0):
+            limit = f"the {self._context_tokens} tokens of the model (max_model_len)"
+            raise BadModelOutput(f"The question leaves no room for evidence in {limit}.")
+        shown = self._shown(request.evidence, min(left, self._config.evidence_tokens))
         evidence = "Evidence:\n" + "\n\n".join(text for _, text, _ in shown) + "\n\n" if shown else ""
-        # An earlier question as it stood in its own prompt: this one then begins with that, which the prefix cache holds.
-        turns = [replace(m, content=(_asked if m.role == "user" else inert)(m.content)) for m in request.history]
-        messages = (Message("system", system), *turns, Message("user", evidence + asked))
-        completion = CompletionRequest(
-            messages, request.answer_tokens, request_id=request.request_id, cache_salt=request.cache_salt
-        )
+        turns = self._turns(request.history, left - sum(self._tokenizer.count(text) for _, text, _ in shown))
+        messages = (system, *turns, replace(asked, content=evidence + asked.content))
+        completion = CompletionRequest(messages, tokens, request_id=request.request_id, cache_salt=request.cache_salt)
         return self._bound(completion, request, [e for e, _, _ in shown]), shown
 
     def _bound(
@@ -112,23 +119,21 @@ class WritingGenerator:
             return replace(completion, regex=regex(request.style, [e.slot for e in shown], most))
         return completion
 
-    def _shown(self, request: GenerateRequest, system: str, asked: str) -> list[_Shown]:
-        """The passages that fit, best first, as the model reads them. The question is never cut, the last passage may be.
+    def _turns(self, history: Sequence[Message], left: int) -> tuple[Message, ...]:
+        """Of the conversation what there is room for. An earlier question is as it stood in its own prompt: this one then
+        begins with that, which the prefix cache holds."""
+        said = [replace(m, content=(_asked if m.role == "user" else inert)(m.content)) for m in history]
+        bounds = replace(HISTORY, tokens=min(HISTORY.tokens, left))
+        return recent(said, bounds, lambda text: self._tokenizer.count(text) + MESSAGE_TOKENS)
 
-        Raises ``BadModelOutput`` where the question leaves no room for evidence."""
-        left = self._config.evidence_tokens
-        if self._context_tokens is not None:
-            turns = sum(self._tokenizer.count(m.content) for m in request.history)
-            fixed = self._tokenizer.count(system) + self._tokenizer.count(asked) + turns + TEMPLATE_TOKENS
-            left = min(left, self._context_tokens - request.answer_tokens - fixed)
-        if left < LEAST_TOKENS and request.evidence:
-            raise BadModelOutput("The question leaves no room for evidence in the model's context.")
+    def _shown(self, evidence: Sequence[Evidence], left: int) -> list[_Shown]:
+        """The passages that fit, best first, as the model reads them. The question is never cut, the last passage may be."""
         shown: list[_Shown] = []
-        for e in request.evidence:
+        for e in evidence:
             where = " > ".join(dict.fromkeys([e.hit.chunk.title, *e.hit.chunk.heading]))
             whole = f"[{e.slot}] {passage(where)}\n{passage(e.hit.chunk.text)}"
             text = self._tokenizer.truncate(whole, left)
-            left -= self._tokenizer.count(text)
+            left -= self._tokenizer.count(f"{text}\n\n")
             shown.append(_Shown(e, text, text == whole))
             if left < LEAST_TOKENS:
                 break

@@ -21,11 +21,13 @@ from assay.inert import inert
 from assay.llm.tools import schema_fault
 from assay.ports import LLM, Tokenizer
 from assay.templates import Prompts
+from assay.tokens import room
 from assay.types import Completion, CompletionRequest, Message
 
 _TEXT_CHARS, _ITEMS = 200, 16
 _TOKENS = {"text": 80, "number": 24, "date": 24, "boolean": 12, "list": 400}  # of an answer, its key included
 _HEADINGS = 40
+_LEAST = 64  # tokens: less of a document says nothing
 # After so many calls in a row that nobody answered, nobody is asked any more: each would wait for its whole time.
 _LOST = 4
 _VERSION = 1  # raised where the same field would be asked in another way
@@ -103,8 +105,18 @@ def loads(text: str | None) -> dict[str, Extracted]:
 class Extractor:
     """Asks one model for the fields of many documents at once, at most ``config.concurrency`` of them side by side."""
 
-    def __init__(self, llm: LLM, tokenizer: Tokenizer, config: ExtractionConfig, prompts: Prompts = Prompts()) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        tokenizer: Tokenizer,
+        config: ExtractionConfig,
+        prompts: Prompts = Prompts(),
+        *,
+        context_tokens: int | None = None,
+    ) -> None:
+        """``context_tokens``: of prompt and answer together, where the model's limit is known."""
         self._llm, self._tokenizer, self._config, self._prompt = llm, tokenizer, config, prompts["extract"]
+        self._context_tokens = context_tokens
         self._lost = 0
 
     async def extract(self, asked: Sequence[tuple[Document, Mapping[str, FieldSchema]]]) -> list[Extraction]:
@@ -129,16 +141,24 @@ class Extractor:
                 return _none(fields, str(fault))
 
     def _request(self, document: Document, fields: Mapping[str, FieldSchema]) -> CompletionRequest:
-        """The fields first: they are the same for all documents of a bucket, whose prompts then begin alike."""
+        """The fields first: they are the same for all documents of a bucket, whose prompts then begin alike.
+
+        Raises ``BadModelOutput`` where they leave no room for the document."""
+        system = Message("system", self._prompt.fill(fields="\n".join(_line(name, f) for name, f in fields.items())))
+        output, schema = 16 + sum(_TOKENS[f.type] for f in fields.values()), schema_of(fields)
+        left = room(self._tokenizer, self._context_tokens, output, (system, Message("user", "")), schema)
+        if left < _LEAST:
+            limit = f"the {self._context_tokens} tokens of the model (max_model_len)"
+            raise BadModelOutput(f"{len(fields)} fields leave no room for the document in {limit}")
         headings = "\n".join(document.headings[:_HEADINGS])
         shown = f"Title: {document.title}\n\nHeadings:\n{headings}\n\nText:\n{document.text.strip()}"
         return CompletionRequest(
             messages=(
-                Message("system", self._prompt.fill(fields="\n".join(_line(name, f) for name, f in fields.items()))),
-                Message("user", inert(self._tokenizer.truncate(shown, self._config.tokens))),
+                system,
+                Message("user", inert(self._tokenizer.truncate(shown, min(left, self._config.tokens)))),
             ),
-            max_tokens=16 + sum(_TOKENS[f.type] for f in fields.values()),
-            json_schema=schema_of(fields),
+            max_tokens=output,
+            json_schema=schema,
         )
 
 

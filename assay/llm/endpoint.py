@@ -79,6 +79,12 @@ class EndpointConfig(Frozen):
     capabilities: tuple[Capability, ...] | None = Field(
         default=None, description="What the endpoint can do, where that is not what its preset says."
     )
+    max_model_len: int = Field(
+        default=32_768,
+        ge=256,
+        le=10_000_000,
+        description="Tokens of prompt and output together that the model takes. Prompts are cut to it.",
+    )
     tokenizer: str | None = Field(
         default=None, description="Folder or Hugging Face id of the model's tokenizer, for budgets; none: an estimate."
     )
@@ -116,6 +122,10 @@ class EndpointConfig(Frozen):
     @property
     def is_capable(self) -> bool:
         return self.capable
+
+    @property
+    def context_tokens(self) -> int:
+        return self.max_model_len
 
     @property
     def can(self) -> frozenset[Capability]:

@@ -203,8 +203,8 @@ async def test_a_question_that_does_not_fit_is_said_and_not_sent(text: str, cont
     engine = Strict(context)
     writer = WritingGenerator(engine, tokenizer(), GeneratorConfig(), context_tokens=context)
     evidence = (Evidence("E1", passages(text, 1)[0], 1.0, 1),) if style == "prose" else ()
+    request = GenerateRequest(text * (20 * context // len(text)), evidence, style, 200)
     with pytest.raises(BadModelOutput, match=rf"{context} tokens of the model \(max_model_len\)"):
-        request = GenerateRequest(text * (20 * context // len(text)), evidence, style, 200)
         [event async for event in writer.generate(request)]
     assert engine.prompts == []
 

@@ -207,18 +207,24 @@ async def test_extract_counts_the_sentences_that_could_not_be_scored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "slots"),
+    ("said", "slots", "dropped"),
     [
-        ("The Moon causes tides [E1]. Stars burn [E9]. It rises twice [E1].", [("E1",), (), ("E1",)]),
-        ("The Moon causes tides. [E1] It rises twice. [E1]", [("E1",), ("E1",)]),
-        ("The Moon causes tides [E1]", [("E1",)]),
+        ("The Moon causes tides [E1]. Stars burn [E9]. It rises twice [E1].", [("E1",), (), ("E1",)], 1),
+        ("The Moon causes tides [1-3]. It rises twice [[12]], and `x[7]`.", [("E1",), ()], 3),
+        ("The Moon causes tides. [E1] It rises twice. [E1]", [("E1",), ("E1",)], 0),
+        ("The Moon causes tides [E1]", [("E1",)], 0),
     ],
 )
-async def test_prose_of_an_engine_without_grammars_is_read_as_it_comes(said: str, slots: list[tuple[str, ...]]) -> None:
-    """A slot that is not there cannot be kept from being written, but is dropped."""
+async def test_prose_of_an_engine_without_grammars_is_read_as_it_comes(
+    said: str, slots: list[tuple[str, ...]], dropped: int
+) -> None:
+    """A slot that is not there cannot be kept from being written, but is dropped, and counted."""
     llm = ScriptedLLM(said)
     generator = WritingGenerator(llm, WordTokenizer(), GeneratorConfig(), can=frozenset())
-    drafts = [event.draft for event in await drain(generator, request(TIDES, style="prose")) if event.draft]
+    events = await drain(generator, request(TIDES, style="prose"))
+    drafts = [event.draft for event in events if event.draft]
+    reasons = [event.degraded.reason for event in events if event.degraded]
+    assert reasons == [f"{dropped} citations name no passage that the model was shown"] * bool(dropped)
     assert [draft.slots for draft in drafts] == slots
-    assert not any("[" in draft.text for draft in drafts)
+    assert not any("[E" in draft.text or "[[" in draft.text for draft in drafts)
     assert isinstance(asked := llm.history[0], CompletionRequest) and asked.regex is None

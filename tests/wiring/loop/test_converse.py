@@ -115,6 +115,13 @@ async def test_hidden_text_is_not_trusted_up_to_its_citation() -> None:
     assert response.evidence is not None and {e.chunk_id for e in response.evidence if e.hidden} == {MOON.id}
 
 
+async def test_a_citation_of_what_is_not_there_is_dropped_and_counted() -> None:
+    """The conversation's model is bound by no grammar."""
+    response = await Table(f"{SAID} The Moon's gravity causes the ocean tides on Earth [E1, E7-E9].").ask()
+    assert {c.slot for c in response.citations} == {"E1"}
+    assert [d.reason for d in response.degraded] == ["3 citations name no passage that the model was shown"]
+
+
 async def test_what_the_first_search_found_may_be_enough() -> None:
     table = Table(SAID)
     response = await table.ask()

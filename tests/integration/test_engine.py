@@ -3,16 +3,33 @@
 import asyncio
 import json
 import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assay.config import EngineConfig
+from assay.config import EngineConfig, ExpanderConfig, GeneratorConfig
 from assay.errors import BadModelOutput
-from assay.llm.http import EndpointLLM
-from assay.types import CompletionRequest, Message, ScoreItem, ScoreRequest
+from assay.expand import LLMExpander
+from assay.generate import WritingGenerator
+from assay.llm.http import EndpointLLM, gathered
+from assay.schemas import Usage
+from assay.types import (
+    Completion,
+    CompletionRequest,
+    Delta,
+    Evidence,
+    GenerateRequest,
+    Message,
+    PlanRequest,
+    ScoreItem,
+    ScoreRequest,
+    Scores,
+)
 from tests import contract_llm
 from tests.integration.conftest import CONTEXT
+from tests.wiring.test_context_limit import SCRIPTS, conversation, passages, tokenizer
 
 if TYPE_CHECKING:
     # Importing ray where tests are collected would fix its authentication mode before conftest.py sets it.
@@ -135,6 +152,40 @@ async def test_a_cut_off_json_says_so(engine: "RemoteLLM") -> None:
 async def test_a_prompt_that_does_not_fit_is_refused(engine: "RemoteLLM") -> None:
     with pytest.raises(BadModelOutput, match=str(CONTEXT)):
         await engine.complete(contract_llm.ask(TOO_LONG))
+
+
+class Begun:
+    """``ports.LLM``: the real engine takes each request whole, and is stopped at its first token."""
+
+    def __init__(self, engine: "RemoteLLM") -> None:
+        self._engine, self.taken = engine, 0
+
+    async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta]:
+        async with aclosing(self._engine.stream(request)) as deltas:
+            await anext(deltas)
+        self.taken += 1
+        yield Delta("Hello [E1].", finish_reason="stop", usage=Usage())
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        return gathered([delta async for delta in self.stream(request)])
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        return await self._engine.score(request)
+
+
+async def test_fifty_turns_and_two_hundred_passages_fit_the_real_context(engine: "RemoteLLM") -> None:
+    """Of all scripts, Chinese has most tokens for a character here: bounded in characters, these prompts were refused."""
+    text = SCRIPTS["chinese"]
+    model, prompt = Begun(engine), {"tokenizer": tokenizer(), "context_tokens": CONTEXT}
+    expander = LLMExpander(model, ExpanderConfig(), **prompt)  # type: ignore[arg-type]
+    writer = WritingGenerator(model, tokenizer(), GeneratorConfig(evidence_tokens=100_000), context_tokens=CONTEXT)
+    turns = conversation(text, 1_500)
+    evidence = tuple(Evidence(f"E{n}", hit, 1.0, 1) for n, hit in enumerate(passages(text), 1))
+    plan = await expander.plan(PlanRequest(text, turns))
+    assert plan.fault is not None and "schema" in plan.fault, "it was asked, and said Hello"
+    for request in (GenerateRequest(text, evidence, "prose", 200), GenerateRequest(text, (), "plain", 200, turns)):
+        assert any([event.draft async for event in writer.generate(request)])
+    assert model.taken == 3
 
 
 async def test_a_prompt_that_does_not_fit_is_refused_over_http(over_http: EndpointLLM) -> None:

@@ -112,7 +112,7 @@ def written(message: Message) -> str:
 def conversation(text: str, chars: int) -> tuple[Message, ...]:
     """Fifty turns."""
     long = (text * (chars // len(text) + 1))[:chars]
-    return tuple(Message(role, f"{n} {long}") for n in range(50) for role in ("user", "assistant"))  # type: ignore[arg-type]
+    return tuple(Message(role, f"{n} {long}") for n in range(50) for role in ("user", "assistant"))
 
 
 def passages(text: str, count: int = 200) -> tuple[Hit, ...]:

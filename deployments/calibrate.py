@@ -33,11 +33,14 @@ from assay.errors import InvalidRequest, SetupError
 from assay.eval.ranking import Bench
 from assay.index.embed import SentenceEmbedder
 from assay.index.files import write_atomic
+from assay.llm import http
+from assay.llm.endpoint import EndpointConfig
 from assay.models import resolve_model
 from assay.relevance import GRADED, MEASURING
 from assay.rerank import LLMReranker
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
+from deployments.engine import score
 from deployments.engine.alone import AloneEngine
 
 
@@ -165,9 +168,12 @@ class _Calibration:
 
 
 def scores_file(work: Path, engine: AnyEngine, model: str) -> Path:
-    """Of one model's weights, or of one endpoint's model: what another one said is not its own."""
+    """Of one model's weights, or of one endpoint's model, and of how texts are put to it: what another one said is not its own,
+    nor what it took to be asked in another way."""
     own = weights_checksum(model) or hashlib.sha256(engine.model_dump_json().encode()).hexdigest()
-    return work / f"{model_name(engine)}-{own[:16]}" / "scores.jsonl"
+    asked = http if isinstance(engine, EndpointConfig) else score
+    way = hashlib.sha256(Path(asked.__file__).read_bytes()).hexdigest()
+    return work / f"{model_name(engine)}-{own[:16]}-{way[:8]}" / "scores.jsonl"
 
 
 async def vectors(texts: Sequence[str], encoder: SentenceEmbedder, folder: Path) -> NDArray[np.float32]:

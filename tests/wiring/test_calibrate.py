@@ -223,7 +223,7 @@ class _OneFault(ScriptedLLM):
         return Scores(tuple(items), scores.usage)
 
 
-async def test_the_engine_is_asked_once_and_faults_are_asked_again(tmp_path: Path) -> None:
+async def test_a_request_is_asked_once_and_one_with_a_fault_again(tmp_path: Path) -> None:
     engine, starts = _OneFault(), 0
 
     async def start() -> ScriptedLLM:
@@ -231,13 +231,28 @@ async def test_the_engine_is_asked_once_and_faults_are_asked_again(tmp_path: Pat
         starts += 1
         return engine
 
-    items = (ScoreItem("the ocean", " ocean tides"), ScoreItem("a long text", " ocean tides"))
-    first = await CachedLLM(start, tmp_path / "s.jsonl").score(ScoreRequest((*items, items[0])))
+    good, bad = ScoreItem("the ocean", " ocean tides"), ScoreItem("a long text", " ocean tides")
+    first = await CachedLLM(start, tmp_path / "s.jsonl").score(ScoreRequest((good, good), "first"))
     again = CachedLLM(start, tmp_path / "s.jsonl")
-    assert (await again.score(ScoreRequest(items[:1]))).items == first.items[:1] == first.items[2:]
-    assert starts == 1 and first.items[1].fault == "too long"
-    await again.score(ScoreRequest(items))
-    assert starts == 2 and engine.history[-1].items == items[1:]  # type: ignore[union-attr]
+    assert await again.score(ScoreRequest((good, good), "again")) == first
+    assert starts == 1
+    for _ in range(2):
+        faulty = await again.score(ScoreRequest((good, bad)))
+        assert [item.fault for item in faulty.items] == [None, "too long"]
+    assert (starts, len(engine.history)) == (2, 3)
+
+
+async def test_what_a_text_cost_beside_others_is_not_its_cost_alone(tmp_path: Path) -> None:
+    engine = ScriptedLLM()
+
+    async def start() -> ScriptedLLM:
+        return engine
+
+    known, items = CachedLLM(start, tmp_path / "s.jsonl"), [ScoreItem("a b c d e f", " g"), ScoreItem("a", " g")]
+    together = await known.score(ScoreRequest(tuple(items)))
+    alone = [await known.score(ScoreRequest((item,))) for item in items]
+    assert [scores.usage.prompt_tokens for scores in (together, *alone)] == [9, 7, 2]
+    assert [item for scores in alone for item in scores.items] == list(together.items)
 
 
 async def test_half_a_line_is_passed_over_and_not_written_on(tmp_path: Path) -> None:

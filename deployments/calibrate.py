@@ -67,6 +67,11 @@ def calibrate(
     """
     app = serve_config.load(config).app
     kinds = _methods(methods)
+    if "score" not in _engine(app, engine).can and (needs := [kind for kind in kinds if kind != "listwise"]):
+        message = (
+            f"the engine '{engine}' cannot do 'score', which the method '{needs[0]}' needs; choose --methods listwise"
+        )
+        raise InvalidRequest(message, "methods")
     work_on = _Calibration(app, engine, kinds, work / model_name(_engine(app, engine)))
     found = asyncio.run(work_on.run(data, queries, top))
     file = out or FOLDER / f"{found.model}.json"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from numpy.typing import NDArray
 
 from assay.__main__ import main
@@ -53,6 +54,21 @@ def test_an_engine_that_the_config_lacks_names_those_that_there_are(
     ]
     assert main(words) == 1
     assert capsys.readouterr().err == "assay: the config has no engine 'nope' (there are: small)\n"
+
+
+def test_an_endpoint_without_scores_is_told_so_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = yaml.safe_load((ROOT / "configs/local.yaml").read_text())
+    far = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    raw["applications"][0]["args"]["engines"]["far"] = far
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(raw))
+    config, nowhere = str(tmp_path / "config.yaml"), str(tmp_path / "none")
+    words = ["calibrate", "--engine", "far", "--data", nowhere, "--work", nowhere, "--config", config]
+    assert main(words) == 1
+    said = "assay: the engine 'far' cannot do 'score', which the method 'title' needs; choose --methods listwise\n"
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_fit_is_judged_by_what_it_has_not_seen() -> None:

@@ -176,8 +176,8 @@ def scores_file(work: Path, engine: AnyEngine, model: str) -> Path:
     """Of one model's weights, or of one endpoint's model, and of how texts are put to it: what another one said is not its own,
     nor what it took to be asked in another way."""
     own = weights_checksum(model) or hashlib.sha256(engine.model_dump_json().encode()).hexdigest()
-    asked = http if isinstance(engine, EndpointConfig) else score
-    way = hashlib.sha256(Path(asked.__file__).read_bytes()).hexdigest()
+    asked = http.__file__ if isinstance(engine, EndpointConfig) else score.__file__
+    way = hashlib.sha256(Path(asked).read_bytes()).hexdigest()
     return work / f"{model_name(engine)}-{own[:16]}-{way[:8]}" / "scores.jsonl"
 
 

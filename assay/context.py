@@ -1,12 +1,17 @@
 """Which part of a passage, or of what stands around it, a hit is shown with, and a model is given."""
 
 import re
+from collections.abc import Sequence
 
 from assay.ports import Tokenizer
 from assay.sentences import Span, sentences
 from assay.text import content_terms
 
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]")
+COMMENT = "<!--"
+# What a line may begin with: a comment, indented less than code is; or a fence, indented as the list is that it stands in.
+_MARK = re.compile(r"^(?: {0,3}+<!--|[ \t]*+(`{3,}+|~{3,}+)([^\n]*+))", re.MULTILINE)
+_REST = re.compile(r"(?:[ \t]|<!--(?:(?!-->)[^\n])*+-->)*+\r?$", re.MULTILINE)
 
 
 def beginning(text: str, first: int) -> int:
@@ -21,6 +26,41 @@ def beginning(text: str, first: int) -> int:
             break
         at = line
     return begin
+
+
+def comments(text: str) -> list[Span]:
+    """Where comments of HTML stand between the blocks of Markdown: nothing else is on their lines, and they are in no fenced
+    code. One that nothing ends is none. Linear, whatever the text is."""
+    found: list[Span] = []
+    fence, after = "", 0
+    for mark in _MARK.finditer(text):
+        run, rest = mark.groups()
+        if mark.start() < after:  # in a comment
+            continue
+        if run is None and not fence:
+            if (end := text.find("-->", mark.end())) < 0:
+                break
+            after = end + len("-->")
+            if line := _REST.match(text, after):
+                after = line.end()
+                found.append((mark.start(), after))
+        elif run and not fence:
+            fence = run if run[0] == "~" or "`" not in rest else ""  # else it is code in a line
+        elif run and run.startswith(fence) and not rest.strip():
+            fence = ""
+    return found
+
+
+def between(text: str, run: Span, chunk: Span, without: Sequence[Span], question: str) -> tuple[Span, Span]:
+    """Which stretch of ``run`` a chunk is shown in, where nothing of ``without`` (in order, apart from each other) is to be
+    shown, and which part of the chunk is there: of several the one that shares the most different words with the question. Both
+    stay as they are where nothing would be left of the chunk."""
+    cuts = [span for span in without if span[0] < run[1] and run[0] < span[1]]
+    stretches = zip([run[0], *(end for _, end in cuts)], [*(start for start, _ in cuts), run[1]], strict=True)
+    parts = [(stretch, (max(stretch[0], chunk[0]), min(stretch[1], chunk[1]))) for stretch in stretches]
+    held = [(stretch, part) for stretch, part in parts if text[slice(*part)].strip()]
+    wanted = set(content_terms(question)) if len(held) > 1 else set[str]()
+    return max(held, key=lambda each: len(wanted & set(content_terms(text[slice(*each[1])]))), default=(run, chunk))
 
 
 def window(text: str, chunk: Span, question: str, chars: int) -> Span:

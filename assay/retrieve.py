@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.config import IndexConfig, Legs, RetrieverConfig
-from assay.context import window
+from assay.context import COMMENT, between, comments, window
 from assay.errors import AssayError, IndexFault, InvalidRequest, NotFound, StageUnavailable
 from assay.fuse import Fused, RankedList, best_ranks, boosted, fuse
 from assay.index.catalog import Allowed
@@ -530,22 +530,33 @@ def _with_extras(
 
 def _with_context(reader: Reader, hits: Sequence[Hit], question: str, chars: int, mask: Mask | None) -> tuple[Hit, ...]:
     """What surrounds a match is of its document, and of its neighbours as far as those are allowed. Around a hit that is not
-    hidden nothing is: a hit says of all its text whether it is to be trusted. Front matter is no text."""
-    wider = sorted({(hit.chunk.doc_id, hit.chunk.hidden) for hit in hits if len(hit.chunk.text) < chars})
+    hidden nothing is: a hit says of all its text whether it is to be trusted. Front matter is no text, nor are comments."""
+    read = [hit.chunk for hit in hits if len(hit.chunk.text) < chars or COMMENT in hit.chunk.text]
+    wider = sorted({(chunk.doc_id, chunk.hidden) for chunk in read})
     texts = reader.texts(sorted({doc_id for doc_id, _ in wider}))
     seen = reader.seen(mask) if wider else mask
     runs = {(doc_id, hidden): reader.runs(doc_id, mask if hidden else seen) for doc_id, hidden in wider}
+    left_out = {doc_id: _comments(reader, doc_id, text) for doc_id, text in texts.items()}
 
     def context(chunk: Chunk) -> Context:
+        place = run = (chunk.start, chunk.end)
         offset, text = chunk.start, chunk.text
-        if len(chunk.text) < chars:
-            whole = runs[chunk.doc_id, chunk.hidden] or [reader.content(chunk.doc_id, texts[chunk.doc_id])]
-            offset, last = next((low, high) for low, high in whole if low <= chunk.start < high)
-            text = texts[chunk.doc_id][offset:last]
-        start, end = window(text, (chunk.start - offset, chunk.end - offset), question, chars)
-        return Context(text[start:end], (start + offset, end + offset))
+        if (chunk.doc_id, chunk.hidden) in runs:
+            offset, text = 0, texts[chunk.doc_id]
+            if len(chunk.text) < chars:
+                whole = runs[chunk.doc_id, chunk.hidden] or [reader.content(chunk.doc_id, text)]
+                run = next((low, high) for low, high in whole if low <= chunk.start < high)
+            run, place = between(text, run, place, left_out[chunk.doc_id], question)
+        shown = text[run[0] - offset : run[1] - offset]
+        start, end = window(shown, (place[0] - run[0], place[1] - run[0]), question, chars)
+        return Context(shown[start:end], (start + run[0], end + run[0]))
 
     return tuple(replace(hit, context=context(hit.chunk)) for hit in hits)
+
+
+def _comments(reader: Reader, doc_id: str, text: str) -> list[tuple[int, int]]:
+    """In other formats what looks like one is text that somebody reads."""
+    return comments(text) if COMMENT in text and reader.catalog.info(doc_id).format == "md" else []
 
 
 def _torn_leg(reader: Reader, leg: Leg) -> StageUnavailable:

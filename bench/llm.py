@@ -18,14 +18,12 @@ from assay.models import embedder_path
 from assay.ports import LLM
 from assay.tokens import ModelTokenizer
 from bench import llm_answers, llm_quality, llm_speed, llm_valid
-from bench.llm_parts import Parts
+from bench.llm_parts import ENGINE, Parts
 from bench.report import Row, kept, options, publish
 from deployments.calibrate import scores_file
 from deployments.engine.alone import AloneEngine
 
 Part = Callable[[Parts], Awaitable[list[Row]]]
-# As shipped, but for what mode `tools` needs: calls are read, and the schemas of the tools find room.
-ENGINE = EngineConfig(tool_parser="hermes", max_model_len=8192)
 PARTS: dict[str, Part] = {
     "rerank": llm_quality.rerank,
     "sufficiency": llm_quality.sufficiency,

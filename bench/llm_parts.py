@@ -6,11 +6,15 @@ from pathlib import Path
 
 from assay.calibrate.cached import CachedLLM
 from assay.calibration import Figure
+from assay.config import EngineConfig
 from assay.index.embed import SentenceEmbedder
 from assay.ports import LLM
 from assay.tokens import ModelTokenizer
 from assay.types import Chunk, Hit
 from bench.report import Row
+
+# As shipped, but for what mode `tools` needs: calls are read, and the schemas of the tools find room.
+ENGINE = EngineConfig(tool_parser="hermes", max_model_len=8192)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,13 @@ FEW = 10  # queries by which a method's cost is measured, and what short passage
 
 async def rerank(parts: Parts) -> list[Row]:
     size = RerankerConfig().passage_tokens
-    found: list[ranking.Candidates] = []
+    found, of_dense = list[ranking.Candidates](), list[ranking.Candidates]()
     for name, collection in ranking.collections(parts.data).items():
         bench = Bench(collection, parts.cache, parts.encoder)
         bench.index()
         most = FEW if parts.quick else QUERIES.get(name, 40)
         found += await ranking.candidates(name, bench, parts.encoder, most, TOP)
+        of_dense += await ranking.candidates(name, bench, parts.encoder, most, TOP, ("dense",))
     passages, values, weights = sum(len(c.hits) for c in found), {}, {}
     rows: list[Row] = []
     for kind in MEASURING:
@@ -45,11 +46,21 @@ async def rerank(parts: Parts) -> list[Row]:
         gain = "gain by reranking" in figure.name
         goal = (0.015 if figure.name.startswith("dbpedia") else 0.0) if gain else None
         rows.append(row_of(figure, at_least=goal))
+    rows += await _over_dense(parts, of_dense, size)
     few = [c for name in QUERIES for c in [c for c in found if c.task == name][:FEW]]
     rows += await _shorter(parts, few, weights["likelihood"] or RerankerConfig().weight, size)
     for kind in ("pointwise", "score"):
         rows += await _other(parts, few, kind, size)
     return rows
+
+
+async def _over_dense(parts: Parts, found: Sequence[ranking.Candidates], size: int) -> list[Row]:
+    """Titles over the dense leg alone, which is the better first stage where titles gain most."""
+    values, _ = await ranking.scored(found, "title", parts.known, parts.tokenizer, size)
+    fitted, figures = ranking.chosen(found, {"title": values}, size)
+    named = [f.model_copy(update={"name": f"dense leg alone: {f.name}"}) for f in figures if ranking.METRIC in f.name]
+    fit = Row("rerank by title, dense leg alone: weight fitted over all queries", fitted.weight, "share")
+    return [fit, *(row_of(_of_method(figure, "title")) for figure in named)]
 
 
 async def _shorter(parts: Parts, few: Sequence[ranking.Candidates], weight: float, size: int) -> list[Row]:
@@ -97,7 +108,7 @@ async def sufficiency(parts: Parts) -> list[Row]:
         "holds, squad2, cross-validated: AUC": {"at_least": 0.70},
     }
     rows = [row_of(figure, **goals.get(figure.name, {})) for figure in figures]
-    named = [f.model_copy(update={"name": f"{f.name}, without the model"}) for f in without if f.name in goals]
+    named = [f.model_copy(update={"name": f"{f.name}, without the model"}) for f in without]
     return [*rows, *map(row_of, named)]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -40,9 +41,10 @@ from assay.templates import Prompts
 from assay.tools import Registry
 from assay.types import Completion, CompletionRequest, Message, RerankRequest
 from bench.llm_answers import paragraphs
-from bench.llm_parts import Parts, hit
+from bench.llm_parts import ENGINE, Parts, hit
 from bench.llm_valid import mixed
 from bench.report import Row, at_least, at_most
+from deployments.engine.fork import threads
 
 PROMPTS, TOKENS = 48, 64
 PASSAGES, PASSAGE_TOKENS, AT_ONCE = 20, 120, 8
@@ -53,7 +55,7 @@ _BARE = """
 import json, sys, time
 from vllm import LLM, SamplingParams
 given = json.load(sys.stdin)
-llm = LLM(given["model"], dtype="float32", max_model_len=2048, max_num_seqs=32, enforce_eager=True,
+llm = LLM(given["model"], dtype="float32", max_model_len=given["max_model_len"], max_num_seqs=32, enforce_eager=True,
           kv_cache_memory_bytes=2**30, block_size=32, max_num_batched_tokens=512, disable_log_stats=True)
 params = SamplingParams(max_tokens=given["tokens"], temperature=0)
 llm.chat(given["chats"][:2], params, use_tqdm=False)
@@ -65,7 +67,8 @@ print("RESULT", sum(len(d.outputs[0].token_ids) for d in done) / spent)
 
 
 async def throughput(parts: Parts) -> list[Row]:
-    """Generated tokens a second, all prompts at once: through Serve and the port, and by vLLM alone."""
+    """Generated tokens a second, all prompts at once: through Serve and the port, and by vLLM alone, one after the other, with
+    the engine's settings and the OpenMP environment (threads, and how they wait) that the graph gives its engine's process."""
     asked = [question for question, _ in mixed(parts.data, 12 if parts.quick else PROMPTS)]
     system = "Answer the question in a few sentences."
     llm = await parts.engine()
@@ -79,7 +82,7 @@ async def throughput(parts: Parts) -> list[Row]:
     ours = sum(c.usage.completion_tokens for c in done) / (time.perf_counter() - start)
     await parts.close()
     chats = [[{"role": "system", "content": system}, {"role": "user", "content": q}] for q in asked]
-    given = json.dumps({"model": parts.model, "tokens": TOKENS, "chats": chats})
+    given = json.dumps({"model": parts.model, "max_model_len": ENGINE.max_model_len, "tokens": TOKENS, "chats": chats})
     bare = await asyncio.to_thread(_bare, given)
     return [
         Row("engine through the stages' port", ours, "tokens/s"),
@@ -89,7 +92,14 @@ async def throughput(parts: Parts) -> list[Row]:
 
 
 def _bare(given: str) -> float:
-    done = subprocess.run([sys.executable, "-c", _BARE], input=given, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(
+        [sys.executable, "-c", _BARE],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env=os.environ | threads(),
+    )
     found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not found:
         raise RuntimeError(f"the bare engine failed: {done.stderr[-2000:]}")

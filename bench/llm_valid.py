@@ -9,7 +9,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from assay import loop
-from assay.config import AppConfig, EngineConfig, ExpanderConfig, GeneratorConfig, IndexConfig, RetrieverConfig
+from assay.config import AppConfig, EngineConfig, GeneratorConfig, IndexConfig, RetrieverConfig
 from assay.eval.collection import Collection
 from assay.eval.formats import Document
 from assay.eval.ranking import Bench
@@ -21,8 +21,9 @@ from assay.rerank import LLMReranker
 from assay.retrieve import LocalRetriever
 from assay.run import Stages
 from assay.schemas import AskBudget, AskOptions, AskRequest, AskResponse, Citation, Predicate, Style
-from assay.types import DocumentQuery, GenerateEvent, GenerateRequest, PlanRequest
+from assay.types import DocumentQuery, GenerateEvent, GenerateRequest
 from bench.llm_parts import Parts
+from bench.llm_plans import VALID, planned
 from bench.report import Row, at_least
 
 STYLES: tuple[Style, ...] = ("prose", "list", "table", "extract")
@@ -67,10 +68,11 @@ class Counted:
 
 
 async def valid(parts: Parts) -> list[Row]:
-    """Half of the prompts ask for cited answers in the four styles, by the loop and of one document each, half for plans."""
+    """Half of the prompts ask for cited answers in the four styles, by the loop and of one document each, half for plans,
+    of which half are all that a plan can be."""
     prompts = mixed(parts.data, 40 if parts.quick else 300)
-    asked, planned = prompts[::2], prompts[1::2]
-    answers, plans = await _answers(parts, asked), await _plans(parts, [question for question, _ in planned])
+    asked, questions = prompts[::2], [question for question, _ in prompts[1::2]]
+    answers = await _answers(parts, asked)
     return [
         at_least(
             f"{answers['drafts']} sentences drafted for them: cited, and nothing but what was shown",
@@ -92,13 +94,17 @@ async def valid(parts: Parts) -> list[Row]:
         ),
         Row(f"  answers cut off after {TOKENS} tokens: what was complete is shown", answers["cut off"], "answers"),
         Row("  answers that say that nothing was found", answers["nothing"], "answers"),
-        at_least(
-            f"plans for {len(planned)} mixed prompts: whole JSON of its schema",
-            plans["valid"] / len(planned),
-            "share",
-            1.0,
-        ),
-        *(Row(f"  {fault}", count, "plans") for fault, count in plans.items() if fault != "valid"),
+        *await _plans(parts, "variants of the question", questions[::2], wide=False),
+        *await _plans(parts, "all steps, over two buckets with fields", questions[1::2], wide=True),
+    ]
+
+
+async def _plans(parts: Parts, what: str, questions: list[str], *, wide: bool) -> list[Row]:
+    plans = await planned(await parts.engine(), questions, wide=wide)
+    named = f"plans for {len(questions)} mixed prompts, {what}"
+    return [
+        at_least(f"{named}: whole JSON of its schema", plans[VALID] / len(questions), "share", 1.0),
+        *(Row(f"  {named}: {fault}", count, "plans") for fault, count in plans.items() if fault != VALID),
     ]
 
 
@@ -163,14 +169,3 @@ def _is_cited(response: AskResponse) -> bool:
     numbers, answer = {citation.number for citation in response.citations}, response.answer
     said = answer.sentences if answer and response.status == "answered" else []
     return bool(said) and all(s.citations and set(s.citations) <= numbers for s in said)
-
-
-async def _plans(parts: Parts, questions: list[str]) -> Counter[str]:
-    expander, gate = LLMExpander(await parts.engine(), ExpanderConfig(skip_simple=False)), asyncio.Semaphore(AT_ONCE)
-
-    async def one(number: int, question: str) -> str:
-        async with gate:
-            plan = await expander.plan(PlanRequest(question, request_id=f"valid-plan-{number}"))
-        return plan.fault or "valid"
-
-    return Counter(await asyncio.gather(*(one(number, question) for number, question in enumerate(questions))))

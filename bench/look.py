@@ -1,9 +1,10 @@
-"""Somebody who watches a server: ``python -m bench.look URL``. Asks every tenth of a second, on one connection, until stdin is
-closed; prints a line after the first look, and in the end the seconds of each, as JSON.
+"""Somebody who watches a server: asks every tenth of a second, on one connection, until a line comes on stdin or it is closed;
+prints a line after the first look, and in the end the seconds of each, as JSON.
 
 A process of its own, as a probe is: beside clients in one event loop it would count how long these keep that loop.
 """
 
+import argparse
 import http.client
 import json
 import select
@@ -30,6 +31,12 @@ def looked_at(url: str) -> Iterator[list[float]]:
     found += json.loads(said)
 
 
+def _url(text: str) -> str:
+    if not text.startswith("http://") or not urlsplit(text).netloc:
+        raise argparse.ArgumentTypeError(f"'{text}' is no http:// address")
+    return text
+
+
 def main(url: str) -> None:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
@@ -48,4 +55,6 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(prog="bench.look", description=__doc__)
+    parser.add_argument("url", type=_url, help="what is asked, such as http://127.0.0.1:8000/healthz")
+    main(parser.parse_args().url)

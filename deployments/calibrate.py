@@ -33,11 +33,14 @@ from assay.errors import InvalidRequest, SetupError
 from assay.eval.ranking import Bench
 from assay.index.embed import SentenceEmbedder
 from assay.index.files import write_atomic
+from assay.llm import http
+from assay.llm.endpoint import EndpointConfig
 from assay.models import resolve_model
 from assay.relevance import GRADED, MEASURING
 from assay.rerank import LLMReranker
 from assay.templates import Prompts
 from assay.tokens import tokenizer_of
+from deployments.engine import score
 from deployments.engine.alone import AloneEngine
 
 
@@ -64,6 +67,11 @@ def calibrate(
     """
     app = serve_config.load(config).app
     kinds = _methods(methods)
+    if "score" not in _engine(app, engine).can and (needs := [kind for kind in kinds if kind != "listwise"]):
+        message = (
+            f"the engine '{engine}' cannot do 'score', which the method '{needs[0]}' needs; choose --methods listwise"
+        )
+        raise InvalidRequest(message, "methods")
     work_on = _Calibration(app, engine, kinds, work / model_name(_engine(app, engine)))
     found = asyncio.run(work_on.run(data, queries, top))
     file = out or FOLDER / f"{found.model}.json"
@@ -165,9 +173,12 @@ class _Calibration:
 
 
 def scores_file(work: Path, engine: AnyEngine, model: str) -> Path:
-    """Of one model's weights, or of one endpoint's model: what another one said is not its own."""
+    """Of one model's weights, or of one endpoint's model, and of how texts are put to it: what another one said is not its own,
+    nor what it took to be asked in another way."""
     own = weights_checksum(model) or hashlib.sha256(engine.model_dump_json().encode()).hexdigest()
-    return work / f"{model_name(engine)}-{own[:16]}" / "scores.jsonl"
+    asked = http.__file__ if isinstance(engine, EndpointConfig) else score.__file__
+    way = hashlib.sha256(Path(asked).read_bytes()).hexdigest()
+    return work / f"{model_name(engine)}-{own[:16]}-{way[:8]}" / "scores.jsonl"
 
 
 async def vectors(texts: Sequence[str], encoder: SentenceEmbedder, folder: Path) -> NDArray[np.float32]:

@@ -9,14 +9,15 @@ from typing import Any
 
 from assay.ports import LLM
 from assay.schemas import Usage
-from assay.types import Completion, CompletionRequest, Delta, ItemScore, ScoreItem, ScoreRequest, Scores
+from assay.types import Completion, CompletionRequest, Delta, ItemScore, ScoreRequest, Scores
 
 
 class CachedLLM:
     """``ports.LLM``. ``start`` gives the engine, and is called with the first thing that is not known yet.
 
-    The file is of one model, one JSON object a line, appended as answers come; faults are not kept. ``usage`` of what is known
-    is what it was when it was asked."""
+    The file is of one model and one way of asking it, one JSON object a line, appended as answers come; what has a fault is not
+    kept. A request is known as a whole, by all of its texts, which are whole prompts: what it costs hangs on what was asked
+    together, so that ``usage`` of what is known is what it was when this very request was asked."""
 
     def __init__(self, start: Callable[[], Awaitable[LLM]], file: Path) -> None:
         self._start, self._file = start, file
@@ -38,21 +39,15 @@ class CachedLLM:
         return self._llm
 
     async def score(self, request: ScoreRequest) -> Scores:
-        keys = [_item_key(item) for item in request.items]
-        new = {k: item for k, item in zip(keys, request.items, strict=True) if k not in self._known}
-        faults: dict[str, ItemScore] = {}
-        if new:
-            engine = await self.engine()
-            scores = await engine.score(ScoreRequest(tuple(new.values()), request.request_id, request.cache_salt))
-            per_item = scores.usage.prompt_tokens / len(new)
-            for key, score in zip(new, scores.items, strict=True):
-                if score.fault is None:
-                    self._keep({"k": key, "each": score.each, "t": round(per_item)})
-                else:
-                    faults[key] = score
-        items = tuple(faults.get(k) or _score(self._known[k]["each"]) for k in keys)
-        tokens = sum(self._known[k].get("t", 0) for k in keys if k in self._known)
-        return Scores(items, Usage(llm_calls=len(keys), prompt_tokens=tokens))
+        key = _key("score", json.dumps([(item.context, item.continuation) for item in request.items]))
+        if key not in self._known:
+            scores = await (await self.engine()).score(request)
+            if any(score.fault is not None for score in scores.items):
+                return scores
+            each = [score.each for score in scores.items]
+            self._keep({"k": key, "items": each, "usage": scores.usage.model_dump()})
+        kept = self._known[key]
+        return Scores(tuple(map(_score, kept["items"])), Usage(**kept["usage"]))
 
     async def complete(self, request: CompletionRequest) -> Completion:
         asked = replace(request, request_id="", cache_salt=None)
@@ -77,10 +72,6 @@ class CachedLLM:
 
 def _score(each: Sequence[float]) -> ItemScore:
     return ItemScore(sum(each), len(each), each=tuple(each))
-
-
-def _item_key(item: ScoreItem) -> str:
-    return _key("score", item.context, item.continuation)
 
 
 def _key(*parts: str) -> str:

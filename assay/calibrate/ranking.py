@@ -21,7 +21,7 @@ from assay.relevance import method
 from assay.rerank import blend, passage
 from assay.retrieve import LocalRetriever
 from assay.templates import Prompts
-from assay.types import Hit, SearchQuery
+from assay.types import Hit, Leg, SearchQuery
 
 METRIC = "nDCG@10"
 FOLDS = 5
@@ -83,12 +83,15 @@ def collections(data: Path) -> dict[str, Collection]:
     return found
 
 
-async def candidates(name: str, bench: Bench, encoder: BulkEncoder, queries: int, top: int) -> list[Candidates]:
-    """The first ``queries`` queries of a collection whose index is built, with the default search's ``top`` documents."""
+async def candidates(
+    name: str, bench: Bench, encoder: BulkEncoder, queries: int, top: int, legs: tuple[Leg, ...] = ("dense", "sparse")
+) -> list[Candidates]:
+    """The first ``queries`` queries of a collection whose index is built, with the default search's ``top`` documents, or with
+    those of some of its ``legs``."""
     retriever = LocalRetriever(IndexConfig(uri=str(bench.folder)), RetrieverConfig(timeout_s=600), encoder)
     found = []
     for query, text in list(bench.collection.queries.items())[:queries]:
-        result = await retriever.search(SearchQuery((text,), (BUCKET,), top_k=_ALL))
+        result = await retriever.search(SearchQuery((text,), (BUCKET,), top_k=_ALL, legs=legs))
         if result.degraded:
             raise SetupError(f"the query '{query}' was degraded: {result.degraded[0].reason}")
         best: dict[str, Hit] = {}

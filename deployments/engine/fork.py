@@ -16,6 +16,15 @@ from assay.config import EngineConfig
 _PRELOAD = ["vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "vllm.v1.executor.uniproc_executor", "xgrammar"]
 
 
+def threads() -> dict[str, str]:
+    """OpenMP's part of the environment of an engine's process on a CPU.
+
+    Ray sets one thread per CPU that the replica reserves; the engine may use what the machine lets it use. By default a
+    waiting thread spins, which beside other busy processes costs more than half of the speed."""
+    waits = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
+    return {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))), "OMP_WAIT_POLICY": waits}
+
+
 class ForkServer:
     """Starts the engine's process by fork from a clean server that imports vLLM while the replica does, not after it.
 
@@ -27,10 +36,7 @@ class ForkServer:
 
     def __enter__(self) -> "ForkServer":
         if self.used:
-            # Ray sets one thread per CPU that the replica reserves; the engine may use what the machine lets it use. By
-            # default a waiting thread spins, which beside other busy processes costs more than half of the speed.
-            os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))
-            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+            os.environ.update(threads())
             os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
             forkserver.set_forkserver_preload(_PRELOAD)
             forkserver.ensure_running()

@@ -1,6 +1,6 @@
 import pytest
 
-from assay.context import beginning, focus, window
+from assay.context import beginning, between, comments, focus, window
 from tests.fakes import WordTokenizer
 
 TEXT = "Alpha is first. The pump B-120 moves cold water every day. Omega is the last of all. " * 3
@@ -52,3 +52,47 @@ def test_a_sentence_that_is_too_long_is_cut() -> None:
 )
 def test_a_text_begins_with_the_headings_above_its_first_passage(text: str, begins: str) -> None:
     assert beginning(text, text.index("Body")) == text.index(begins)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("One.\n\n<!-- a\nb -->\n\nTwo.", ["<!-- a\nb -->"]),
+        ("One.\n<!-- a --> <!-- b -->  \nTwo.", ["<!-- a --> <!-- b -->  "]),
+        ("One.\r\n\r\n   <!-- a -->\r\n", ["   <!-- a -->\r"]),
+        ("<!--a-->\n<!--b-->", ["<!--a-->", "<!--b-->"]),
+        ("<!-- ``` -->\nOne.\n<!-- b -->", ["<!-- ``` -->", "<!-- b -->"]),
+        ("<!--\n```\n-->\nOne.\n<!-- b -->", ["<!--\n```\n-->", "<!-- b -->"]),
+        ("One <!-- a --> two.", []),
+        ("<!-- a --> One.\n<!-- b -->", ["<!-- b -->"]),
+        ("One.\n\n    <!-- code -->\n\nTwo.", []),
+        ("```html\n<!-- code -->\n```\n<!-- a -->", ["<!-- a -->"]),
+        ("- x\n  ```html\n  <!-- code -->\n  ```\n<!-- a -->", ["<!-- a -->"]),
+        ("````\n```\n<!-- code -->\n~~~\n```` no\n<!-- code -->\n`````\n<!-- a -->", ["<!-- a -->"]),
+        ("~~~ a`b`\n<!-- code -->", []),
+        ("```one line```\n<!-- a -->", ["<!-- a -->"]),
+        ("<!-- a -->\n\n<!-- no end\n\nTwo.", ["<!-- a -->"]),
+    ],
+)
+def test_comments_between_the_blocks_of_markdown(text: str, found: list[str]) -> None:
+    assert [text[start:end] for start, end in comments(text)] == found
+
+
+COMMENTED = "Alpha is first.\n\n<!-- a -->\n\nThe pump moves water.\n\nIt is cold.\n\n<!-- b -->\n\nOmega is last."
+
+
+@pytest.mark.parametrize(
+    ("chunk", "question", "stretch", "part"),
+    [
+        ("The pump moves water.", "omega", "The pump moves water.\n\nIt is cold.", "The pump moves water."),
+        ("Alpha is first.", "pump", "Alpha is first.", "Alpha is first."),
+        (COMMENTED, "which pump moves", "The pump moves water.\n\nIt is cold.", "The pump moves water.\n\nIt is cold."),
+        (COMMENTED, "omega", "Omega is last.", "Omega is last."),
+        (COMMENTED, "?", "Alpha is first.", "Alpha is first."),
+        ("<!-- a -->", "a", COMMENTED, "<!-- a -->"),
+    ],
+)
+def test_a_chunk_is_shown_between_comments(chunk: str, question: str, stretch: str, part: str) -> None:
+    start = COMMENTED.index(chunk)
+    found = between(COMMENTED, (0, len(COMMENTED)), (start, start + len(chunk)), comments(COMMENTED), question)
+    assert tuple(COMMENTED[slice(*span)].strip() for span in found) == (stretch, part)

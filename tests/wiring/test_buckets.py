@@ -322,6 +322,34 @@ def test_what_a_file_says_before_its_text_is_no_context(tmp_path: Path, name: st
     assert (whole.text, whole.chars) == (text, len(text)), "who names characters has what stands there"
 
 
+NOTED = "The pump B-120 moves water.\n\n<!-- a secret note -->\n\nThe valve is shut.\n"
+
+
+def test_comments_between_the_blocks_of_markdown_are_no_context(tmp_path: Path) -> None:
+    long = "".join(
+        f"# Part {n}\n\n{'The pump B-120 moves water. ' * 20}\n\n<!-- a secret note -->\n\n" for n in range(4)
+    )
+    files = {"short.md": NOTED, "long.md": long, "said.txt": NOTED, "code.md": f"# X\n\n```\n{NOTED}```\n"}
+    ingest(write(tmp_path / "a", files), tmp_path / "index", schema=None)
+    r = retriever(tmp_path / "index")
+    for chars in (40, 400, 4000):
+        for asked in ("pump moves", "valve shut"):
+            hits = search(r, SearchQuery((asked,), context_chars=chars)).hits
+            assert {hit.chunk.uri for hit in hits} == set(files)
+            for hit in hits:
+                assert hit.context is not None and hit.context.text.strip()
+                text, (start, end) = files[hit.chunk.uri], hit.context.span
+                assert hit.context.text == text[start:end]
+                if hit.chunk.uri in ("short.md", "long.md"):
+                    assert "secret" not in hit.context.text
+                elif chars == 4000:
+                    assert "secret" in hit.context.text, "what somebody reads"
+                if hit.chunk.uri == "short.md":
+                    assert asked.split()[0] in hit.context.text, (
+                        "of a passage with a comment the part that was asked for"
+                    )
+
+
 def test_a_crash_in_the_middle_of_a_schema_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, index = write(tmp_path / "a", FILES), tmp_path / "index"
     ingest(folder, index)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from numpy.typing import NDArray
 
 from assay.__main__ import main
@@ -53,6 +54,21 @@ def test_an_engine_that_the_config_lacks_names_those_that_there_are(
     ]
     assert main(words) == 1
     assert capsys.readouterr().err == "assay: the config has no engine 'nope' (there are: small)\n"
+
+
+def test_an_endpoint_without_scores_is_told_so_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = yaml.safe_load((ROOT / "configs/local.yaml").read_text())
+    far = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    raw["applications"][0]["args"]["engines"]["far"] = far
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(raw))
+    config, nowhere = str(tmp_path / "config.yaml"), str(tmp_path / "none")
+    words = ["calibrate", "--engine", "far", "--data", nowhere, "--work", nowhere, "--config", config]
+    assert main(words) == 1
+    said = "assay: the engine 'far' cannot do 'score', which the method 'title' needs; choose --methods listwise\n"
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_fit_is_judged_by_what_it_has_not_seen() -> None:
@@ -223,7 +239,7 @@ class _OneFault(ScriptedLLM):
         return Scores(tuple(items), scores.usage)
 
 
-async def test_the_engine_is_asked_once_and_faults_are_asked_again(tmp_path: Path) -> None:
+async def test_a_request_is_asked_once_and_one_with_a_fault_again(tmp_path: Path) -> None:
     engine, starts = _OneFault(), 0
 
     async def start() -> ScriptedLLM:
@@ -231,13 +247,28 @@ async def test_the_engine_is_asked_once_and_faults_are_asked_again(tmp_path: Pat
         starts += 1
         return engine
 
-    items = (ScoreItem("the ocean", " ocean tides"), ScoreItem("a long text", " ocean tides"))
-    first = await CachedLLM(start, tmp_path / "s.jsonl").score(ScoreRequest((*items, items[0])))
+    good, bad = ScoreItem("the ocean", " ocean tides"), ScoreItem("a long text", " ocean tides")
+    first = await CachedLLM(start, tmp_path / "s.jsonl").score(ScoreRequest((good, good), "first"))
     again = CachedLLM(start, tmp_path / "s.jsonl")
-    assert (await again.score(ScoreRequest(items[:1]))).items == first.items[:1] == first.items[2:]
-    assert starts == 1 and first.items[1].fault == "too long"
-    await again.score(ScoreRequest(items))
-    assert starts == 2 and engine.history[-1].items == items[1:]  # type: ignore[union-attr]
+    assert await again.score(ScoreRequest((good, good), "again")) == first
+    assert starts == 1
+    for _ in range(2):
+        faulty = await again.score(ScoreRequest((good, bad)))
+        assert [item.fault for item in faulty.items] == [None, "too long"]
+    assert (starts, len(engine.history)) == (2, 3)
+
+
+async def test_what_a_text_cost_beside_others_is_not_its_cost_alone(tmp_path: Path) -> None:
+    engine = ScriptedLLM()
+
+    async def start() -> ScriptedLLM:
+        return engine
+
+    known, items = CachedLLM(start, tmp_path / "s.jsonl"), [ScoreItem("a b c d e f", " g"), ScoreItem("a", " g")]
+    together = await known.score(ScoreRequest(tuple(items)))
+    alone = [await known.score(ScoreRequest((item,))) for item in items]
+    assert [scores.usage.prompt_tokens for scores in (together, *alone)] == [9, 7, 2]
+    assert [item for scores in alone for item in scores.items] == list(together.items)
 
 
 async def test_half_a_line_is_passed_over_and_not_written_on(tmp_path: Path) -> None:

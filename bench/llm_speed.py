@@ -41,7 +41,7 @@ from assay.templates import Prompts
 from assay.tools import Registry
 from assay.types import Completion, CompletionRequest, Message, RerankRequest
 from bench.llm_answers import paragraphs
-from bench.llm_parts import ENGINE, Parts, hit
+from bench.llm_parts import CONTEXT, ENGINE, Parts, hit
 from bench.llm_valid import mixed
 from bench.report import Row, at_least, at_most
 from deployments.engine.fork import threads
@@ -162,12 +162,12 @@ async def _answered(parts: Parts, llm: LLM, question: str, index: str, how: str,
         tools=ToolsConfig(rounds=ROUNDS, enabled=("search_text", "search_semantic")),
     )
     stages = Stages(
-        LLMExpander(llm, config.planning),
+        LLMExpander(llm, config.planning, tokenizer=parts.tokenizer, context_tokens=CONTEXT),
         LocalRetriever(config.index, RetrieverConfig(timeout_s=600), parts.encoder),
         LLMReranker(llm, parts.tokenizer, config.reranker),
         StyledGenerator(
             ExtractGenerator(llm, parts.encoder, parts.tokenizer, config.generator),
-            WritingGenerator(llm, parts.tokenizer, config.generator, can=EngineConfig().can, context_tokens=2048),
+            WritingGenerator(llm, parts.tokenizer, config.generator, can=EngineConfig().can, context_tokens=CONTEXT),
         ),
         agent=Agent(_Calls(llm), parts.tokenizer, Registry.of(config.tools), context_tokens=8192),
     )

@@ -22,7 +22,7 @@ from assay.retrieve import LocalRetriever
 from assay.run import Stages
 from assay.schemas import AskBudget, AskOptions, AskRequest, AskResponse, Citation, Predicate, Style
 from assay.types import DocumentQuery, GenerateEvent, GenerateRequest
-from bench.llm_parts import Parts
+from bench.llm_parts import CONTEXT, Parts
 from bench.llm_plans import VALID, planned
 from bench.report import Row, at_least
 
@@ -126,10 +126,13 @@ async def _answers(parts: Parts, asked: list[tuple[str, str]]) -> Counter[str]:
     retriever = LocalRetriever(IndexConfig(uri=str(index.folder)), RetrieverConfig(timeout_s=600), parts.encoder)
     llm, gate, said = await parts.engine(), asyncio.Semaphore(AT_ONCE), Counter[str]()
     shown = GeneratorConfig(evidence_tokens=500)
-    writing = WritingGenerator(llm, parts.tokenizer, shown, can=EngineConfig().can, context_tokens=2048)
+    writing = WritingGenerator(llm, parts.tokenizer, shown, can=EngineConfig().can, context_tokens=CONTEXT)
     writer = Counted(StyledGenerator(ExtractGenerator(llm, parts.encoder, parts.tokenizer, shown), writing), said)
     stages = Stages(
-        LLMExpander(llm, config.expander), retriever, LLMReranker(llm, parts.tokenizer, config.reranker), writer
+        LLMExpander(llm, config.expander, tokenizer=parts.tokenizer, context_tokens=CONTEXT),
+        retriever,
+        LLMReranker(llm, parts.tokenizer, config.reranker),
+        writer,
     )
 
     async def one(number: int, question: str) -> None:

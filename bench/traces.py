@@ -1,8 +1,8 @@
-"""Whole questions to this project's own documentation, as ``docs/traces.md`` shows them, in Markdown on standard output.
+"""Whole questions to this project's own documentation, in Markdown on standard output: ``bench/results/traces.md``.
 
 ``python -m bench.traces "QUESTION" '{"question": "...", "filters": {...}}'``: each a question, or a request's body as JSON, in
-which ``reply`` is what is said to what is asked back. The graph is that of ``configs/local.yaml``; ``docs/traces.md`` itself
-is not in the index, where it would be the best answer.
+which ``reply`` is what is said to what is asked back. The graph is that of ``configs/local.yaml``. What this writes is not in
+its index, nor in the demo's, where it would be the best answer.
 """
 
 import argparse
@@ -78,9 +78,19 @@ def section(title: str, asked: Mapping[str, Any], response: Mapping[str, Any]) -
 
 
 def _ingest(index: Path) -> None:
-    files = [p for name in DOCUMENTS for p in sorted([*Path(ROOT, name).rglob("*.md")] or [ROOT / name])]
-    kept = [str(path.relative_to(ROOT)) for path in files if path.name != "traces.md"]
-    command = [sys.executable, "-m", "assay", "ingest", *kept, "--index", str(index), "--bucket", BUCKET, "--base", "."]
+    command = [
+        sys.executable,
+        "-m",
+        "assay",
+        "ingest",
+        *DOCUMENTS,
+        "--index",
+        str(index),
+        "--bucket",
+        BUCKET,
+        "--base",
+        ".",
+    ]
     subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
 
 

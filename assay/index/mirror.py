@@ -124,7 +124,7 @@ def _push(layout: Layout, remote: Remote, manifest: Manifest) -> None:
     write_atomic(_base_path(layout), line.encode())
     # What is here beside these two was never published, however high its number: retrievers are on one of the two.
     try:
-        kept = [manifest, *([] if base is None else [snapshot.read(layout, base)])]
+        kept = [manifest, *([] if base is None else [snapshot.read(layout, base, any_format=True)])]
     except FileNotFoundError:
         return  # nothing is deleted where it is not known what is served
     remote.sweep({m.id for m in kept}, {entry.sha256 for m in kept for entry in files_of(m).values()})

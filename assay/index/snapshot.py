@@ -159,14 +159,14 @@ def read_current(layout: Layout) -> Manifest:
         raise IndexFault(f"CURRENT is damaged; {REPAIR}") from None
 
 
-def read(layout: Layout, line: str) -> Manifest:
+def read(layout: Layout, line: str, *, any_format: bool = False) -> Manifest:
     """The manifest on disk that a line of ``CURRENT`` names. Raises what ``parse`` raises, and ``OSError``."""
-    return parse(line, lambda id: (layout.snapshots / f"{id}.json").read_bytes())[0]
+    return parse(line, lambda id: (layout.snapshots / f"{id}.json").read_bytes(), any_format=any_format)[0]
 
 
 def parse(line: str, read: Callable[[str], bytes], *, any_format: bool = False) -> tuple[Manifest, bytes]:
     """The manifest that a line of ``CURRENT`` names, and its bytes; ``read`` gets them by id. ``any_format``: for whoever
-    needs the store alone. Raises ``ValueError`` for a line that is none, ``IndexFault`` for a manifest that is not what was
+    opens no segment of it. Raises ``ValueError`` for a line that is none, ``IndexFault`` for a manifest that is not what was
     written, and what ``read`` raises."""
     name, digest = line.split()
     data = read(name)

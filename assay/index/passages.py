@@ -69,9 +69,9 @@ class Passages:
 
     def at(self, positions: Ids) -> Iterator[Chunk]:
         """Raises ``IndexFault`` at one that is not what was written."""
-        for id, (begin, length, mark) in zip(
-            self._ids[positions].tolist(), self._places[positions].tolist(), strict=True
-        ):
+        ids, places = self._ids[positions].tolist(), self._places[positions].tolist()
+        self._file.announce((begin, length) for begin, length, _ in places)
+        for id, (begin, length, mark) in zip(ids, places, strict=True):
             record = self._file.read(begin, length)
             if _mark(record) != mark:
                 raise IndexFault(f"{FILE} {OTHER_BYTES}")

@@ -4,13 +4,18 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from assay.index.files import Layout
+from assay.errors import IndexFault
+from assay.index.files import KeptFile, Layout
 from assay.index.mirror import compact
 from assay.index.passages import FILE, PLACES
+from assay.index.segment import Segment, open_passages, read
 from assay.index.snapshot import FORMAT, read_current
 from assay.retrieve import LocalRetriever
 from assay.types import SearchQuery
@@ -181,15 +186,33 @@ def test_descriptors_are_given_back(index: Path) -> None:
     assert held() == 0, "nobody reads a torn file any more"
 
 
-def test_searches_that_see_it_at_once_tell_it_once(index: Path) -> None:
-    r = retriever(index)
-    flipped(file_of(index))
-    threads = [threading.Thread(target=shows_all, args=(r,)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(r.reasons) == 1
+def test_a_manifest_that_does_not_name_it(index: Path) -> None:
+    layout = Layout(str(index))
+    entry = read_current(layout).segments[0].model_copy(update={"files": {}})
+    with pytest.raises(IndexFault, match=f"{FILE} is not in the manifest"):
+        open_passages(layout, entry, whole=True)
+
+
+class ReadAtOnce(KeptFile):
+    """No reader gets its bytes, which are not the right ones, before the other one asks."""
+
+    def __init__(self, path: Path, expected: dict[str, Any]) -> None:
+        super().__init__(path, expected)
+        self._both = threading.Barrier(2, timeout=10)
+
+    def read(self, begin: int, length: int) -> bytes:
+        self._both.wait()
+        return b"\0" * length
+
+
+def test_two_searches_that_see_it_at_once_tell_it_once(index: Path) -> None:
+    layout = Layout(str(index))
+    (entry,) = read_current(layout).segments
+    files = {name: read(layout, entry, name) for name in entry.files}
+    torn = Segment(entry, files, lambda: ReadAtOnce(file_of(index), entry.files[FILE].model_dump()))
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(torn.passages, [np.array([3]), np.array([3])])) == [None, None]
+    assert [what for what, _ in torn.torn] == ["passages"]
 
 
 @pytest.mark.parametrize("work", [lambda index: ingest(index.parent / "a", index), lambda i: compact(Layout(str(i)))])

@@ -9,6 +9,7 @@ import signal
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ _STEP = 1 << 22  # bytes read at a time
 _HEADER = 1024  # more than an array's header has
 
 MIRRORS = Path("~/.cache/assay/indexes")
+
+OTHER_BYTES = "has other bytes than were written (sha256 differs)"
 
 # What mends anything that is derived from the store.
 REPAIR = "run: python -m assay ingest"
@@ -156,7 +159,7 @@ def fault_of(path: Path, expected: dict[str, Any]) -> str | None:
         size = path.stat().st_size
         if size != expected["bytes"]:
             return f"has {size} bytes, {expected['bytes']} were written"
-        return None if sha256(path) == expected["sha256"] else "has other bytes than were written (sha256 differs)"
+        return None if sha256(path) == expected["sha256"] else OTHER_BYTES
     except FileNotFoundError:
         return "is missing"
     except OSError as e:
@@ -175,22 +178,57 @@ def read_checked(path: Path, expected: dict[str, Any]) -> Buffer:
     A mapped file would be neither, and one that is cut off kills the process that has it mapped. Raises ``IndexFault``.
     """
     size = int(expected["bytes"])
+    with _telling(path), path.open("rb", buffering=0) as file:
+        _check_length(path, file.fileno(), size)
+        data, digest, at = np.empty(size, np.uint8), hashlib.sha256(), 0
+        view = memoryview(data)  # type: ignore[arg-type]  # arrays are buffers
+        while at < size and (got := file.readinto(view[at : at + _STEP])):
+            digest.update(view[at : at + got])
+            at += got
+    if digest.hexdigest() != expected["sha256"]:
+        raise IndexFault(f"{path.name} {OTHER_BYTES}")
+    return data
+
+
+class KeptFile:
+    """A file that is read piece by piece, too large for what is ever asked of it. Whoever reads checks each piece: only the
+    length of the file is looked at here. It is held open, so that it can be read after a sweep has deleted it."""
+
+    def __init__(self, path: Path, expected: dict[str, Any]) -> None:
+        """Raises ``IndexFault`` where it has another length than was written."""
+        self._path = path
+        with _telling(path):
+            self._handle = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._handle)
+            _check_length(path, self._handle, int(expected["bytes"]))
+
+    def announce(self, pieces: Iterable[tuple[int, int]]) -> None:
+        """What is read next, as (begin, length): from a disk it comes together, not one after the other."""
+        for begin, length in pieces:
+            os.posix_fadvise(self._handle, begin, length, os.POSIX_FADV_WILLNEED)
+
+    def read(self, begin: int, length: int) -> bytes:
+        """Shorter where the file has become so. Raises ``IndexFault`` where it cannot be read."""
+        try:
+            return os.pread(self._handle, length, begin)
+        except OSError as e:
+            raise IndexFault(f"{self._path.name} cannot be read ({e.strerror})") from e
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """What the system says of a file, as ``IndexFault``."""
     try:
-        with path.open("rb", buffering=0) as file:
-            if (held := os.fstat(file.fileno()).st_size) != size:
-                raise IndexFault(f"{path.name} has {held} bytes, {size} were written")
-            data, digest, at = np.empty(size, np.uint8), hashlib.sha256(), 0
-            view = memoryview(data)  # type: ignore[arg-type]  # arrays are buffers
-            while at < size and (got := file.readinto(view[at : at + _STEP])):
-                digest.update(view[at : at + got])
-                at += got
+        yield
     except FileNotFoundError:
         raise IndexFault(f"{path.name} is missing") from None
     except OSError as e:
         raise IndexFault(f"{path.name} cannot be read ({e.strerror})") from e
-    if digest.hexdigest() != expected["sha256"]:
-        raise IndexFault(f"{path.name} has other bytes than were written (sha256 differs)")
-    return data
+
+
+def _check_length(path: Path, handle: int, size: int) -> None:
+    if (held := os.fstat(handle).st_size) != size:
+        raise IndexFault(f"{path.name} has {held} bytes, {size} were written")
 
 
 def array_of(data: Buffer, dtype: type[np.generic]) -> NDArray[Any]:

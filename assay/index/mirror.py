@@ -91,15 +91,15 @@ def _take_up(layout: Layout, remote: Remote) -> None:
     for path in (layout.current, layout.state, _base_path(layout), *layout.snapshots.glob("v*-*.json")):
         path.unlink(missing_ok=True)
     if line is not None:
-        manifest = _pull(layout, remote, line)
+        manifest = _pull(layout, remote, line, any_format=True)  # legs of an old one are built anew from its store
         write_atomic(layout.state, remote.read(f"states/{manifest.id}.json"))
         write_atomic(_base_path(layout), line.encode())
 
 
-def _pull(layout: Layout, remote: Remote, line: str) -> Manifest:
+def _pull(layout: Layout, remote: Remote, line: str, *, any_format: bool = False) -> Manifest:
     """Everything that a snapshot names, and then ``CURRENT``. What is here and whole is not fetched again."""
     try:
-        manifest, data = snapshot.parse(line, lambda id: remote.read(f"snapshots/{id}.json"))
+        manifest, data = snapshot.parse(line, lambda id: remote.read(f"snapshots/{id}.json"), any_format=any_format)
     except ValueError:
         raise IndexFault(f"CURRENT of {remote.uri} is damaged; {REPAIR}") from None
     files = files_of(manifest)
@@ -124,7 +124,7 @@ def _push(layout: Layout, remote: Remote, manifest: Manifest) -> None:
     write_atomic(_base_path(layout), line.encode())
     # What is here beside these two was never published, however high its number: retrievers are on one of the two.
     try:
-        kept = [manifest, *([] if base is None else [snapshot.read(layout, base)])]
+        kept = [manifest, *([] if base is None else [snapshot.read(layout, base, any_format=True)])]
     except FileNotFoundError:
         return  # nothing is deleted where it is not known what is served
     remote.sweep({m.id for m in kept}, {entry.sha256 for m in kept for entry in files_of(m).values()})

@@ -1,89 +1,88 @@
 """The passages of one segment as they are shown: text, title, place. What the store has too, ten times faster to get at.
 
-An Arrow file in parts of equal length, in memory once it is loaded; a passage is a few look-ups.
+Each is a record in one file, encoded by MessagePack, and a search reads the few that it shows. What is in memory is where each
+record lies, and a mark by which it is known: the beginning of its sha256, compared at every reading.
 """
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
-import pyarrow as pa
+from numpy.typing import NDArray
 
 from assay.errors import IndexFault
 from assay.index.dense import Ids
-from assay.index.files import Buffer
+from assay.index.files import OTHER_BYTES, Buffer, KeptFile, array_of
 from assay.types import Chunk
 
-FILE = "passages.arrow"
+FILE, PLACES = "passages.msgpack", "passages.npy"
+# Of a record, in the order of the fields of ``Chunk``.
 COLUMNS = ("id", "doc_id", "bucket", "title", "uri", "text", "start", "end", "ordinal", "heading", "page", "hidden")
-_PART = 32_768
+_Record = tuple[int, str, str, str, str, str, int, int, int, tuple[str, ...], int | None, bool]
+_MARK = 8  # bytes of a sha256: damage goes unseen once in 2**64 times
 
 
 class Writer:
     """Writes batches of any length, in the store's order. Raises ``OSError`` where the disk is full."""
 
-    def __init__(self, folder: Path, schema: pa.Schema) -> None:
-        self._schema = pa.schema([schema.field(name) for name in COLUMNS])
-        self._sink = pa.OSFile(str(folder / FILE), "wb")
-        self._file = pa.ipc.new_file(self._sink, self._schema)
-        self._waiting: list[pa.RecordBatch] = []
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = (folder / FILE).open("wb")
+        self._parts = [np.zeros((0, 4), np.int64)]
 
     def __enter__(self) -> "Writer":
         return self
 
     def __exit__(self, *fault: object) -> None:
-        try:
-            if fault[0] is None:
-                self._flush(1)
-                self._file.close()
-        finally:
-            self._sink.close()
+        self._file.close()
+        if fault[0] is None:
+            rows = np.concatenate(self._parts)
+            np.save(self._folder / PLACES, rows[np.argsort(rows[:, 0]), 1:], allow_pickle=False)
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._waiting.append(rows.select(COLUMNS))
-        self._flush(_PART)
-
-    def _flush(self, least: int) -> None:
-        while sum(map(len, self._waiting)) >= least:
-            table = pa.Table.from_batches(self._waiting, self._schema)
-            part, rest = table.slice(0, _PART), table.slice(_PART)
-            self._file.write_batch(part.combine_chunks().to_batches()[0])
-            self._waiting = rest.to_batches()
+    def write(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Rows of ``COLUMNS``."""
+        encode, at, part = msgspec.msgpack.Encoder().encode, self._file.tell(), []
+        for row in rows:
+            self._file.write(record := encode(row))
+            part.append((row[0], at, len(record), _mark(record)))
+            at += len(record)
+        self._parts.append(np.array(part, np.int64).reshape(-1, 4))
 
 
 class Passages:
-    """Loaded; positions are those of the segment."""
+    """Positions are those of the segment."""
 
-    def __init__(self, data: Buffer, ids: Ids) -> None:
-        """``ids``: of the positions. Raises ``IndexFault`` where the file is not of these."""
+    def __init__(self, file: KeptFile, places: Buffer, ids: Ids) -> None:
+        """``places``: of each position where its record begins, how long it is, and its mark. Raises ``IndexFault`` where they
+        are not of these ``ids``."""
         try:
-            file = pa.ipc.open_file(pa.py_buffer(data))
-            batches = [file.get_batch(i) for i in range(file.num_record_batches)]
-            held = np.concatenate([np.zeros(0, np.int64), *(batch["id"].to_numpy() for batch in batches)])
-            self._parts = [[_values(batch[name]) for name in COLUMNS] for batch in batches]
-        except (pa.ArrowException, KeyError, TypeError, ValueError) as e:
-            raise IndexFault(f"{FILE} cannot be read") from e
-        self._slots = np.argsort(held, kind="stable")
-        if len(held) != len(ids) or (held[self._slots] != ids).any():
-            raise IndexFault(f"{FILE} is of other passages")
+            self._places: NDArray[np.int64] = array_of(places, np.int64)
+        except ValueError as e:
+            raise IndexFault(f"{PLACES} cannot be read") from e
+        if self._places.shape != (len(ids), 3):
+            raise IndexFault(f"{PLACES} is of other passages")
+        self._file, self._ids = file, ids
+        self._decode = msgspec.msgpack.Decoder(_Record).decode
 
     def at(self, positions: Ids) -> Iterator[Chunk]:
-        for slot in self._slots[positions].tolist():
-            row = slot % _PART
-            yield Chunk(*[value(row) for value in self._parts[slot // _PART]])  # whose fields are in the columns' order
+        """Raises ``IndexFault`` at one that is not what was written."""
+        ids, places = self._ids[positions].tolist(), self._places[positions].tolist()
+        self._file.announce((begin, length) for begin, length, _ in places)
+        for id, (begin, length, mark) in zip(ids, places, strict=True):
+            record = self._file.read(begin, length)
+            if _mark(record) != mark:
+                raise IndexFault(f"{FILE} {OTHER_BYTES}")
+            try:
+                fields = self._decode(record)
+            except msgspec.MsgspecError as e:
+                raise IndexFault(f"{FILE} cannot be read") from e
+            if fields[0] != id:
+                raise IndexFault(f"{FILE} is of other passages")
+            yield Chunk(*fields)
 
 
-def _values(column: pa.Array) -> Callable[[int], Any]:
-    """Row -> what a column has there, straight from its memory: Arrow makes an object for each, and that takes longer than all
-    else here. Raises ``TypeError`` or ``ValueError`` where the column has no such memory."""
-    if pa.types.is_list(column.type) and not column.null_count:
-        begins, value = memoryview(column.offsets.to_numpy()), _values(column.values)
-        return lambda row: tuple([value(i) for i in range(begins[row], begins[row + 1])])
-    if column.null_count:
-        return lambda row: column[row].as_py()
-    if pa.types.is_string(column.type):
-        _, offsets, text = column.buffers()
-        ends, signs = memoryview(offsets).cast("i")[column.offset :], memoryview(text or b"")
-        return lambda row: str(signs[ends[row] : ends[row + 1]], "utf-8")
-    return memoryview(column.to_numpy(zero_copy_only=False)).__getitem__
+def _mark(record: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(record).digest()[:_MARK], "little", signed=True)

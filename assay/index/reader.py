@@ -3,10 +3,10 @@
 import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import isnan, log, sqrt
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,8 @@ from assay.index.dense import Ids, Mask, Scores
 from assay.index.files import REPAIR, RESTORE, Buffer, Layout, fault_of, read_checked
 from assay.index.lists import Lists
 from assay.index.passages import COLUMNS
-from assay.index.segment import FileEntry, Placed, Segment, Torn
+from assay.index.passages import FILE as PASSAGES
+from assay.index.segment import FileEntry, Placed, Segment, Torn, open_passages
 from assay.index.snapshot import Manifest
 from assay.index.sparse import Weighted
 from assay.index.store import open_dataset, reading
@@ -45,7 +46,8 @@ class SparseQuery:
 
 class Reader:
     """Rows are numbered by ascending chunk id. Loading reads and checks every byte of the store and the segments, but for
-    what a reader ``before`` has checked and nobody has touched since.
+    what a reader ``before`` has checked and nobody has touched since, and for passages: those are read and checked one by one,
+    as they are shown. Of a segment that ``before`` found torn they are all checked, lest it seems mended until the next search.
 
     Raises ``IndexFault`` where the store is not what was written; a torn segment is left out, and ``torn`` names it.
     """
@@ -54,9 +56,10 @@ class Reader:
         self, layout: Layout, manifest: Manifest, before: "Reader | None" = None, card: Card | None = None
     ) -> None:
         self.manifest, self._card = manifest, card
-        self.torn: list[Torn] = []
+        self._lost: list[Torn] = []
         held = {s.segment.entry.id: s.segment for s in before.segments if not s.segment.torn} if before else {}
         kept = [held[e.id] if e.id in held and held[e.id].entry == e else None for e in manifest.segments]
+        torn = {s.segment.entry.id for s in before.segments if s.segment.torn} if before else set()
         known: dict[str, _Checked] = before._checked if before else {}
         # What the files of the store look like when they are found to be right.
         self._checked: dict[str, _Checked] = {
@@ -67,12 +70,13 @@ class Reader:
             layout.segments / entry.id / name: file
             for entry, segment in zip(manifest.segments, kept, strict=True)
             for name, file in (() if segment else entry.files.items())
+            if name != PASSAGES
         }
         with ThreadPoolExecutor(2) as pool:  # hashing and reading leave the interpreter's lock alone
             read = _begun(pool, _read, new)
             compared = _begun(pool, fault_of, doubted)  # beside all that follows: from a disk it takes longest
             try:
-                self._open(layout, self._segments(layout, kept, read))
+                self._open(layout, self._segments(layout, kept, read, torn))
             except Exception:
                 _raise_first(layout, compared)
                 raise
@@ -86,7 +90,6 @@ class Reader:
         self.catalog = Catalog(self._chunks, self._documents, manifest.buckets)
         self.ids: Ids = self.catalog.ids
         self.segments = [Placed(segment, self.ids) for segment in loaded]
-        self.torn += [torn for segment in loaded for torn in segment.torn]
         self._place = self._places()
         self._in_one = len(self.segments) == 1 and bool((self._place[0] == 0).all())
         self._counts = [s.segment.sparse.counts(s.alive) if s.segment.sparse else None for s in self.segments]
@@ -99,6 +102,11 @@ class Reader:
             segment.warm()
         if self._in_one and (sparse := loaded[0].sparse):  # compiled as the legs are
             self.search_both(np.zeros(manifest.embedder.dim, np.float32), SparseQuery((sparse.some(),)), 1, None)
+
+    @property
+    def torn(self) -> list[Torn]:
+        """What is found to be so by now."""
+        return [*self._lost, *(torn for s in self.segments for torn in s.segment.torn)]
 
     def has(self, leg: str) -> bool:
         """Whether a leg can serve: some segment has it, or there is nothing to search."""
@@ -248,9 +256,8 @@ class Reader:
         segments, positions = self._place[0][rows], self._place[1][rows]
         for number in set(segments.tolist()):
             here = segments == number
-            passages = self.segments[number].segment.passages if number >= 0 else None
-            held = self._stored(rows[here]) if passages is None else passages.at(positions[here])
-            found.update(zip(rows[here].tolist(), held, strict=True))
+            held = self.segments[number].segment.passages(positions[here]) if number >= 0 else None
+            found.update(zip(rows[here].tolist(), self._stored(rows[here]) if held is None else held, strict=True))
         return [found[row] for row in rows.tolist()]
 
     def _stored(self, rows: Ids) -> list[Chunk]:
@@ -345,16 +352,21 @@ class Reader:
         return min(p.start for p in found), max(p.end for p in found)
 
     def _segments(
-        self, layout: Layout, kept: Sequence[Segment | None], read: Mapping[Path, "Future[Buffer | IndexFault]"]
+        self,
+        layout: Layout,
+        kept: Sequence[Segment | None],
+        read: Mapping[Path, "Future[Buffer | IndexFault]"],
+        torn: Collection[str],
     ) -> list[Segment]:
         segments = []
         for of, segment in zip(self.manifest.segments, kept, strict=True):
             files = {name: read.get(layout.segments / of.id / name) for name in of.files}
+            shown = partial(open_passages, layout, of, whole=of.id in torn)
             try:
                 whole = {name: file.result() if file else None for name, file in files.items()}
-                segments.append(segment or Segment(of, whole, self._card))
+                segments.append(segment or Segment(of, whole, shown, self._card))
             except IndexFault as e:
-                self.torn.append(Torn(None, f"segment {of.id}: {e}; {REPAIR}"))
+                self._lost.append(Torn(None, f"segment {of.id}: {e}; {REPAIR}"))
         return segments
 
     def _places(self) -> tuple[Ids, Ids]:

@@ -1,6 +1,7 @@
 """One immutable segment: the same chunks in both legs, and the ids of their rows. Derived from the store, never changed."""
 
 import secrets
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -13,9 +14,20 @@ from assay.errors import IndexFault
 from assay.index import dense, passages, sparse
 from assay.index.cuda import Card
 from assay.index.dense import Dense, Ids, Kind, Mask
-from assay.index.files import REPAIR, Buffer, Layout, array_of, describe, folder_atomic, read_checked
+from assay.index.files import (
+    REPAIR,
+    Buffer,
+    KeptFile,
+    Layout,
+    array_of,
+    describe,
+    fault_of,
+    folder_atomic,
+    read_checked,
+)
 from assay.index.passages import Passages
 from assay.index.sparse import Sparse, Terms
+from assay.types import Chunk
 
 Loaded = TypeVar("Loaded")
 
@@ -108,19 +120,36 @@ def read(layout: Layout, entry: SegmentEntry, name: str) -> Buffer:
     return read_checked(layout.segments / entry.id / name, entry.files[name].model_dump())
 
 
+def open_passages(layout: Layout, entry: SegmentEntry, *, whole: bool) -> KeptFile:
+    """Raises ``IndexFault`` that names the file where it has another length than was written; ``whole``: or other bytes."""
+    if (name := passages.FILE) not in entry.files:
+        raise IndexFault(f"{name} is not in the manifest")
+    path, expected = layout.segments / entry.id / name, entry.files[name].model_dump()
+    if whole and (fault := fault_of(path, expected)):
+        raise IndexFault(f"{name} {fault}")
+    return KeptFile(path, expected)
+
+
 class Segment:
-    """A loaded segment. A leg whose files are not what was written is None, and ``torn`` says which file."""
+    """A loaded segment. A leg whose files are not what was written is None, and ``torn`` says which file; of passages that may
+    be seen later than at loading."""
 
     def __init__(
-        self, entry: SegmentEntry, files: Mapping[str, Buffer | IndexFault | None], card: Card | None = None
+        self,
+        entry: SegmentEntry,
+        files: Mapping[str, Buffer | IndexFault | None],
+        shown: Callable[[], KeptFile],
+        card: Card | None = None,
     ) -> None:
-        """``files``: what ``read`` gave for each, or its fault; ``card``: the GPU of the dense leg, if any.
+        """``files``: what ``read`` gave for each, or its fault; ``shown``: opens that of the passages; ``card``: the GPU of the
+        dense leg, if any.
 
         Raises ``IndexFault`` where no id can be read."""
         self.entry = entry
         self.torn: list[Torn] = []
         self.ids = _ids(entry, _whole(files, (IDS,))[IDS])
-        self.passages = self._passages(files)
+        self._lock = threading.Lock()
+        self._passages = self._opened(files, shown)
         self.dense: Dense | None = self._load(
             "dense", lambda whole: dense.load(entry.dense, whole, entry.rows, card), files
         )
@@ -132,12 +161,30 @@ class Segment:
             if leg is not None and len(self.ids):
                 leg.warm()
 
-    def _passages(self, files: Mapping[str, Buffer | IndexFault | None]) -> Passages | None:
-        try:
-            return Passages(_whole(files, (passages.FILE,))[passages.FILE], self.ids)
-        except IndexFault as e:  # the store has them too
-            self.torn.append(Torn("passages", f"segment {self.entry.id}: {e}; {REPAIR}"))
+    def passages(self, positions: Ids) -> list[Chunk] | None:
+        """None from the first on that is not what was written: the store has them too."""
+        if (held := self._passages) is None:
             return None
+        try:
+            return list(held.at(positions))
+        except IndexFault as e:
+            with self._lock:  # several searches may see it at once
+                if self._passages is not None:
+                    self._passages = None
+                    self._tear("passages", e)
+            return None
+
+    def _opened(
+        self, files: Mapping[str, Buffer | IndexFault | None], shown: Callable[[], KeptFile]
+    ) -> Passages | None:
+        try:
+            return Passages(shown(), _whole(files, (passages.PLACES,))[passages.PLACES], self.ids)
+        except IndexFault as e:
+            self._tear("passages", e)
+            return None
+
+    def _tear(self, what: str, why: IndexFault) -> None:
+        self.torn.append(Torn(what, f"segment {self.entry.id}: {why}; {REPAIR}"))
 
     def _load(
         self, leg: str, load: Callable[[dict[str, Buffer]], Loaded], files: Mapping[str, Buffer | IndexFault | None]

@@ -23,7 +23,7 @@ from assay.index.segment import Bm25, Content, FileEntry, SegmentEntry, read_ids
 from assay.index.sparse import Terms, analyse
 from assay.index.store import Store
 
-FORMAT = 4
+FORMAT = 5
 # Legs of this few chunks are built anew in a moment: with every publishing, so that small collections are one segment.
 REBUILD_ROWS = 2_000
 _MERGED = 4  # segments of about one size (within four times) become one
@@ -159,14 +159,15 @@ def read_current(layout: Layout) -> Manifest:
         raise IndexFault(f"CURRENT is damaged; {REPAIR}") from None
 
 
-def read(layout: Layout, line: str) -> Manifest:
+def read(layout: Layout, line: str, *, any_format: bool = False) -> Manifest:
     """The manifest on disk that a line of ``CURRENT`` names. Raises what ``parse`` raises, and ``OSError``."""
-    return parse(line, lambda id: (layout.snapshots / f"{id}.json").read_bytes())[0]
+    return parse(line, lambda id: (layout.snapshots / f"{id}.json").read_bytes(), any_format=any_format)[0]
 
 
-def parse(line: str, read: Callable[[str], bytes]) -> tuple[Manifest, bytes]:
-    """The manifest that a line of ``CURRENT`` names, and its bytes; ``read`` gets them by id. Raises ``ValueError`` for a
-    line that is none, ``IndexFault`` for a manifest that is not what was written, and what ``read`` raises."""
+def parse(line: str, read: Callable[[str], bytes], *, any_format: bool = False) -> tuple[Manifest, bytes]:
+    """The manifest that a line of ``CURRENT`` names, and its bytes; ``read`` gets them by id. ``any_format``: for whoever
+    opens no segment of it. Raises ``ValueError`` for a line that is none, ``IndexFault`` for a manifest that is not what was
+    written, and what ``read`` raises."""
     name, digest = line.split()
     data = read(name)
     if hashlib.sha256(data).hexdigest() != digest:
@@ -177,7 +178,7 @@ def parse(line: str, read: Callable[[str], bytes]) -> tuple[Manifest, bytes]:
         raise IndexFault(
             f"the manifest snapshots/{name}.json is of another format ({e.error_count()} faults); {REPAIR}"
         ) from None
-    if manifest.format != FORMAT:
+    if manifest.format != FORMAT and not any_format:
         raise IndexFault(f"the index has format {manifest.format}, this version reads {FORMAT}; {REPAIR}")
     return manifest, data
 
@@ -289,14 +290,15 @@ def _built(layout: Layout, store: Store, ids: Ids, legs: Legs, mean: float | Non
     vectors = np.empty((len(ids), store.state.dim), np.float16)
 
     def read(folder: Path) -> Content:
-        with Writer(folder, store.schema) as writer:
+        with Writer(folder) as writer:
             return Content(analyse(texts(writer)), vectors)
 
     def texts(writer: Writer) -> Iterator[list[str]]:
         for rows, part in store.rows(ids, COLUMNS):
             vectors[np.searchsorted(ids, rows["id"].to_numpy())] = part
-            writer.write(rows)
-            yield [passage_text(*row) for row in zip(*(rows[n].to_pylist() for n in _TEXTS), strict=True)]
+            fields = {name: rows[name].to_pylist() for name in COLUMNS}
+            writer.write(zip(*fields.values(), strict=True))
+            yield [passage_text(*row) for row in zip(*(fields[n] for n in _TEXTS), strict=True)]
 
     def bm25(terms: Terms) -> Bm25:
         return Bm25(k1=legs.k1, b=legs.b, mean=mean or terms.mean)

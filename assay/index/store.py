@@ -296,11 +296,6 @@ class Store:
     def ids(self) -> NDArray[np.int64]:
         return np.asarray(self._chunks().to_table(columns=["id"])["id"].to_numpy(), dtype=np.int64)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Of chunks."""
-        return _chunks_schema(self.state.dim)
-
     def rows(
         self, ids: NDArray[np.int64], columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.float16]]]:

@@ -19,7 +19,7 @@ from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
 from assay.retrieve import LocalRetriever
 from tests.unit.index.fakes import WordEncoder
-from tests.wiring.index.builders import DirectParser, found, search, write
+from tests.wiring.index.builders import DirectParser, flipped, found, made_old, search, write
 from tests.wiring.test_durability import CHANGE, NEW, OLD, holds, killed_at
 
 LION = {f"doc{i}.md": f"# Doc {i}\n\nLion number {i} sleeps.\n" for i in range(5)}
@@ -273,13 +273,39 @@ def test_damage_in_the_mirror_heals_by_itself(uri: str, tmp_path: Path) -> None:
     ingest(write(tmp_path / "a", LION), uri)
     retriever(uri)
     layout = Layout(uri, reading=True)
-    leg = next(layout.segments.glob("*/dense.vectors.npy"))
-    data = bytearray(leg.read_bytes())
-    data[-1] ^= 1
-    leg.write_bytes(data)
+    flipped(next(layout.segments.glob("*/dense.vectors.npy")))
     r = retriever(uri)
     assert r.reasons and "dense.vectors.npy" in r.reasons[0]
     assert r.reload() and r.reasons == ()
+
+
+def test_torn_passages_in_the_mirror_heal_by_themselves(uri: str, tmp_path: Path) -> None:
+    ingest(write(tmp_path / "a", LION), uri)
+    r = retriever(uri)
+    flipped(next(Layout(uri, reading=True).segments.glob("*/passages.msgpack")))
+    assert len(found(search(r, "lion"))) == 5
+    assert "passages.msgpack" in r.reasons[0]
+    assert r.reload() and r.reasons == ()
+    assert len(found(search(r, "lion"))) == 5 and r.reasons == ()
+
+
+@pytest.mark.parametrize("machine", ["machine-a", "machine-b"])
+def test_an_index_of_the_format_before_is_built_anew_by_any_writer(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    folder, layout = write(tmp_path / "a", LION), Layout(uri)
+    ingest(folder, uri)
+    old, store = made_old(layout), remote.Remote(uri)._store
+    store.put(f"snapshots/{old.id}.json", layout.snapshots / f"{old.id}.json")
+    store.put(f"states/{old.id}.json", layout.state)
+    store.put("CURRENT", layout.current.read_bytes())
+    (layout.root / "BASE").write_bytes(layout.current.read_bytes())
+    on(machine, monkeypatch, tmp_path)
+    r = retriever(uri)
+    assert r.index_version is None and f"has format {old.format}" in r.reasons[0]
+    ingest(folder, uri)
+    assert r.reload() and r.reasons == ()
+    assert len(found(search(r, "lion"))) == 5
 
 
 def test_damage_in_the_store_is_refused_by_name(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Small real indexes for tests."""
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from assay.index.ingest import Ingestion, Report, find_sources
 from assay.index.parse import parse
 from assay.index.parse.parsed import FORMATS, Parsed
 from assay.index.parse.parser import Parser
-from assay.index.snapshot import REBUILD_ROWS
+from assay.index.snapshot import FORMAT, REBUILD_ROWS, Manifest, read_current
 from assay.retrieve import LocalRetriever
 from assay.types import DocumentQuery, SearchQuery, SearchResult
 from tests.unit.index.fakes import WordEncoder
@@ -81,6 +82,22 @@ def found(result: SearchResult) -> list[str]:
 def text_of(over: LocalRetriever, doc_id: str) -> str:
     """A document's text, in which spans count."""
     return asyncio.run(over.document_lookup(DocumentQuery(doc_id, max_chars=10**9))).text
+
+
+def flipped(path: Path, at: int = -1) -> None:
+    """One bit of one byte, in place: whoever has the file open sees it."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def made_old(layout: Layout) -> Manifest:
+    """The snapshot in force, as if it had been published in the format before."""
+    manifest = read_current(layout).model_copy(update={"format": FORMAT - 1})
+    data = manifest.model_dump_json().encode()
+    (layout.snapshots / f"{manifest.id}.json").write_bytes(data)
+    layout.current.write_text(f"{manifest.id} {hashlib.sha256(data).hexdigest()}")
+    return manifest
 
 
 def some_texts(count: int, seed: int = 0) -> list[str]:

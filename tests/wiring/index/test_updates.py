@@ -205,16 +205,3 @@ def test_nothing_deleted_is_found_once_it_is_reloaded_under_load(index: Path) ->
     assert faults == []
     r.reload()
     assert set(found(search(r, ALL))) == FILES.keys() - gone
-
-
-def test_a_lost_passages_file_is_told_and_costs_no_answer(index: Path) -> None:
-    path = next(Layout(str(index)).segments.glob("*/passages.arrow"))
-    path.write_bytes(path.read_bytes()[:-9])
-    r = retriever(index)
-    assert "passages.arrow has" in r.reasons[0]
-    result = search(r, ALL)
-    assert result.degraded == ()
-    assert {h.chunk.text for h in result.hits} == {f"The marker number {i} is word{i}." for i in range(20)}
-    ingest(index.parent / "a", index)
-    assert r.reload()
-    assert r.reasons == ()

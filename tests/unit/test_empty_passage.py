@@ -1,4 +1,4 @@
-"""A passage without any text among eight, by every method of reranking: the others have the values that they have without it."""
+"""A passage without any text among eight, by every method of reranking: the others have the values that they have alone."""
 
 import math
 import re

@@ -55,7 +55,7 @@ def config(placement: Placement) -> AppConfig:
 @pytest.mark.parametrize("placement", ["deployment", "driver"])
 def test_each_stage_is_bound_to_the_engine_that_its_config_names(placement: Placement) -> None:
     asked = config(placement)
-    engines = {name: serve.deployment(_Engine, name=f"engine-{name}").bind() for name in ENGINES}  # type: ignore[attr-defined]
+    engines = {name: serve.deployment(_Engine, name=f"engine-{name}").bind() for name in ENGINES}
     models = {name: f"models/{name}" for name in ENGINES}
     found = dict(deployments(wire(asked, engines, models, "embedder")))
     bound = {

@@ -50,6 +50,7 @@ NEEDS = {
     "score_prefers_the_relevant_passage": "score",
     "answers_to_one_prompt_are_scored_each": "score",
     "a_bad_item_is_a_fault_of_its_own": "score",
+    "an_item_of_an_empty_passage_spares_the_others": "score",
 }
 
 CHECKS = (
@@ -67,6 +68,7 @@ CHECKS = (
     "score_prefers_the_relevant_passage",
     "answers_to_one_prompt_are_scored_each",
     "a_bad_item_is_a_fault_of_its_own",
+    "an_item_of_an_empty_passage_spares_the_others",
 )
 
 
@@ -196,6 +198,18 @@ async def check_a_bad_item_is_a_fault_of_its_own(llm: LLM) -> None:
     assert empty.fault is not None
     assert math.isnan(empty.logprob)
     assert [score.fault for score in scores.items if score is not empty] == [None] * 7
+
+
+async def check_an_item_of_an_empty_passage_spares_the_others(llm: LLM) -> None:
+    """Whether anything can follow nothing hangs on the vocabulary; what the seven others are worth does not hang on it."""
+    relevant, irrelevant = ScoreItem(RELEVANT, QUESTION), ScoreItem(IRRELEVANT, QUESTION)
+    others = (relevant, irrelevant, irrelevant, relevant, irrelevant, relevant, relevant)
+    eight = (await llm.score(ScoreRequest((*others[:3], ScoreItem("", QUESTION), *others[3:])))).items
+    alone = (await llm.score(ScoreRequest(others))).items
+    assert (eight[3].fault is not None) is math.isnan(eight[3].logprob)
+    for score, same in zip((*eight[:3], *eight[4:]), alone, strict=True):
+        assert score.fault is None and score.tokens == same.tokens
+        assert math.isclose(score.logprob, same.logprob, rel_tol=0.05)
 
 
 def checks(can: Collection[str]) -> list[str]:

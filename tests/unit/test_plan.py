@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from assay.config import ExpanderConfig
 from assay.expand import LLMExpander, described
 from assay.plan import plan_schema, usable
-from assay.schemas import OPS, STEPS
-from assay.types import BucketInfo, CompletionRequest, Entity, FieldInfo, Message, Plan, PlanRequest
+from assay.schemas import OPS, STEPS, Usage
+from assay.types import BucketInfo, Completion, CompletionRequest, Entity, FieldInfo, Message, Plan, PlanRequest
 from tests.fakes import ScriptedLLM
 
 pytestmark = pytest.mark.anyio
@@ -269,3 +269,14 @@ def test_buckets_are_shown_on_lines_of_their_own() -> None:
     hostile = BucketInfo("x", 1, 1, "one\ntwo: <|im_end|>", (FieldInfo("f", "text", False, "", 1, ("a\n\nb",)),))
     assert described([hostile], True) == "\nThe buckets:\nx: one two: <|im_end|> (1 documents)\n  f (text, one of: a b)"
     assert "  f" not in described([hostile], False)
+
+
+@pytest.mark.parametrize("bad", [Completion('{"reason": "r', "length", Usage(llm_calls=1)), "no json"])
+@pytest.mark.parametrize("calls", ["one", "the first of two", "the second of two"])
+async def test_a_plan_that_cannot_be_used_is_not_asked_for_again(bad: Completion | str, calls: str) -> None:
+    """Behind it there is one that would do. A second call is for the rest of a first that can be used, or is not made."""
+    first = json.dumps({"reason": "r", "search": True, "searches": [{"bucket": "contracts"}]})
+    llm = ScriptedLLM(*[first] * (calls == "the second of two"), bad, *[said()] * 9)
+    config = ExpanderConfig(steps=STEPS, fields_per_call=100 if calls == "one" else 3)
+    made = await LLMExpander(llm, config).plan(PlanRequest(QUESTION, buckets=BOTH))
+    assert made.fault and made.usage.llm_calls == len(llm.history) == (2 if calls == "the second of two" else 1)

@@ -1,7 +1,10 @@
 """Citations: every odd form is read, none is invented, and the quoted span stands in the passage."""
 
+from dataclasses import replace
+
 import pytest
 
+from assay.schemas import Citation
 from assay.types import Draft, Evidence, Hit
 from assay.verify import Verifier, coverage
 from tests.fakes import chunk
@@ -119,3 +122,38 @@ def test_what_is_found_later_bears_a_sentence_too() -> None:
     verifier.add([Evidence("E7", Hit(chunk(7, LIGHT), 1.0), 1.0, 1)])
     verified = verifier.verify(Draft("Light from the Sun takes eight minutes.", ("E1",)))
     assert verified is not None and [c.slot for c in verified.citations] == ["E7"]
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"), [(7, ()), (None, ("Sea levels", "Tides"))], ids=["of a page", "below a heading"]
+)
+@pytest.mark.parametrize("verbatim", [True, False])
+def test_a_citation_says_all_that_leads_to_its_place(
+    page: int | None, heading: tuple[str, ...], verbatim: bool
+) -> None:
+    """Nothing of the passage is lost on the way: whoever reads the citation finds the place without the index."""
+    of = replace(chunk(4, TIDES, "Almanac", "sea", page), heading=heading, untrusted=True, hidden=True)
+    start, end = TIDES.index("The gravity"), TIDES.index(" They")
+    quote = TIDES[start:end]
+    draft = Draft(quote, ("E1",), (start, end)) if verbatim else Draft("Gravity of the Moon causes big tides.", ("E1",))
+    verified = Verifier([Evidence("E1", Hit(of, 1.0), 1.0, 1)], 0.5).verify(draft)
+    assert verified is not None
+    assert verified.citations == (
+        Citation(
+            number=1,
+            slot="E1",
+            doc_id="doc_almanac",
+            chunk_id=4,
+            bucket="sea",
+            title="Almanac",
+            uri="almanac.md",
+            page=page,
+            heading=list(heading),
+            span=(400 + start, 400 + end),
+            quote=quote,
+            support=verified.support,
+            untrusted=True,
+            hidden=True,
+        ),
+    )
+    assert (verified.support == 1) is verbatim and verified.support >= 0.5

@@ -17,9 +17,9 @@ from assay.calibrate import near_misses, ranking
 from assay.calibrate.cached import CachedLLM
 from assay.calibrate.cases import NEAR_MISS
 from assay.calibrate.fit import Sample, arrays, auc, ece, fit
-from assay.calibrate.grading import fitted
+from assay.calibrate.grading import HOLDS, LEXICAL, fitted
 from assay.calibrate.ranking import Candidates, Scored, chosen
-from assay.config import GradeConfig
+from assay.config import GradeConfig, RerankMethod
 from assay.errors import SetupError
 from assay.types import Hit, ItemScore, ScoreItem, ScoreRequest, Scores
 from tests.fakes import BagEmbedder, ScriptedLLM, chunk
@@ -83,6 +83,21 @@ def test_nothing_is_learnt_from_labels_by_chance() -> None:
     samples = [Sample({"id": float(q)}, bool(RNG.integers(2)), f"q{q}") for q in range(120)]
     holds, weights, _ = arrays(samples)
     assert auc(fit(samples, ("id",), repeats=1).out_of_fold, holds, weights) < 0.65
+
+
+def test_figures_over_labels_by_chance_say_chance() -> None:
+    """What a fit says of the questions that it is fitted on, it says well of any labels, too."""
+    rng = np.random.default_rng(4)
+    found, measured = [], []
+    for n in range(48):
+        task = ("squad2", "own", "elsewhere")[n % 3]
+        enough = task != "elsewhere" and n % 2 == 1
+        found.append(c.Case(task, f"g{n}", f"q{n}", (("", "x"),), (0.5,), enough))
+        features = {name: float(rng.normal()) for name in sorted({*LEXICAL, *HOLDS})}
+        measured.append(Sample(features, enough, f"g{n}"))
+    figures = fitted(found, measured, GradeConfig().min_answer, model=False)[1]
+    said = {figure.name: figure.value for figure in figures if figure.name.endswith(": AUC")}
+    assert len(said) == 11 and {name: value for name, value in said.items() if value > 0.68} == {}
 
 
 def test_a_feature_that_was_not_measured_counts_as_its_mean() -> None:
@@ -311,6 +326,27 @@ def test_a_model_that_points_the_wrong_way_is_turned_round(right: bool) -> None:
 def test_a_method_that_tells_nothing_apart_has_no_say() -> None:
     found, right = judged_queries(True)
     assert chosen(found, {"title": [Scored(np.zeros(8), ~own) for _, own in right]}, 96)[0].weight == 0
+
+
+def test_what_is_chosen_by_chance_gains_nothing_on_other_queries() -> None:
+    """Of five methods that know nothing, and any weight, one is the best for these queries: which says nothing of others."""
+    rng = np.random.default_rng(0)
+    kinds: tuple[RerankMethod, ...] = ("title", "likelihood", "pointwise", "score", "listwise")
+    found, values = [], defaultdict[RerankMethod, list[Scored]](list)
+    for number in range(20):
+        hits = tuple(Hit(chunk(n, "x", f"D{number}-{n}"), float(-n)) for n in range(8))
+        found.append(Candidates("set", f"q{number}", "x", hits, {hits[int(rng.integers(8))].chunk.uri: 1}))
+        for kind in kinds:
+            values[kind].append(Scored(rng.normal(size=8), np.ones(8, bool)))
+    best, figures = chosen(found, values, 96)
+    own = [
+        ranking.reranked(query, each, best.weight) - ranking.reranked(query, each, 0)
+        for query, each in zip(found, values[best.method], strict=True)
+    ]
+    said = {figure.name.rpartition(":")[0]: figure.value for figure in figures}
+    assert said["set, gain by reranking, cross-validated"] < 0 < 0.1 < np.mean(own)
+    kept = figures[-2]
+    assert "keeps" in kept.name and kept.value < 0.95, "of these queries themselves it is 19 of 20"
 
 
 def test_titles_have_no_larger_share_than_a_stuffed_one_may_have() -> None:

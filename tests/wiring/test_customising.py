@@ -1,22 +1,31 @@
 """docs/customising.md is what happens: its examples are taken from it and run; and what is wrong with one's own is said."""
 
+import json
 import re
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ray import serve
 
 from assay.config import AppConfig, ExpanderConfig
 from assay.custom import Parts, implementation, load_class
 from assay.errors import SetupError
 from assay.expand import LLMExpander
+from assay.models import embedder_path
+from assay.schemas import AskRequest, AskResponse, Usage
 from assay.templates import Prompts
-from assay.types import CompletionRequest, PlanRequest
-from graph import build_app
+from assay.types import Completion, CompletionRequest, Delta, PlanRequest, ScoreRequest, Scores
+from deployments.engine import model_of
+from deployments.remote import Reply, reply
+from graph import build_app, wire
 from tests.fakes import ScriptedLLM
+from tests.unit.test_plan import said
+from tests.wiring.test_graph import indexed
 
 DOCS = (Path(__file__).parents[2] / "docs" / "customising.md").read_text()
 PLANS = '{"variants": ["days of leave each year"]}'
@@ -46,9 +55,54 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 # ---- engines --------------------------------------------------------------------------------------------------------
 
 
-def test_the_engines_of_the_page_are_a_config() -> None:
-    config = AppConfig.model_validate(ENGINES)
-    assert {engine.kind for engine in config.engines.values()} == {"vllm", "openai"}
+class _Engine:
+    """The deployment of one of the page's engines, but for its model: it plans, scores and writes as any can, and ``ASKED``
+    has who did what."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._llm = name, ScriptedLLM()
+
+    async def complete(self, request: CompletionRequest) -> Reply[Completion]:
+        ASKED[self._name].add("plan")
+        plan = json.loads(said(variants=[f"ocean tides, says {self._name}"], entities=[], topics=[], format="prose"))
+        parts = {part: plan[part] for part in json.loads(request.json_schema or "")["properties"]}
+        return Reply(Completion(json.dumps(parts), "stop", Usage(llm_calls=1)), 0.0)
+
+    async def score(self, request: ScoreRequest) -> Reply[Scores]:
+        ASKED[self._name].add("score")
+        return await reply(self._llm.score(request))
+
+    async def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta]:
+        ASKED[self._name].add("write")
+        yield Delta("The gravity of the Moon causes the ocean tides on Earth [E1].")
+        yield Delta(finish_reason="stop", usage=Usage(llm_calls=1))
+
+
+ASKED: dict[str, set[str]] = defaultdict(set)
+
+
+def test_the_engines_of_the_page_do_what_they_are_named_for(tmp_path: Path) -> None:
+    """The graph of the page's config, whose engines alone are not what they are there."""
+    paths = {"index": {"uri": str(indexed(tmp_path))}, "answers": {"path": str(tmp_path / "answers.db")}}
+    config = AppConfig.model_validate(ENGINES | paths)
+    assert {name: engine.kind for name, engine in config.engines.items()} == {
+        "small": "vllm",
+        "deepseek": "openai",
+        "own-server": "openai",
+    }
+    engine: Any = serve.deployment(_Engine)
+    engines = {name: engine.options(name=f"engine-{name}").bind(name) for name in config.engines}
+    models = {name: model_of(engine, Path(config.cache).expanduser()) for name, engine in config.engines.items()}
+    app = wire(config, engines, models, str(embedder_path()))
+    handle: Any = serve.run(app, name="customised", _local_testing_mode=True)
+    asked = AskRequest(question="What causes the ocean tides, and on which planet?", include=["tool_calls"])
+    response: AskResponse = handle.ask.remote(asked).result(timeout_s=60)
+    assert dict(ASKED) == {"deepseek": {"plan", "write"}, "own-server": {"score"}}
+    assert response.answer is not None and response.answer.style == "prose" and response.citations
+    assert response.answer.text.startswith("The gravity of the Moon")
+    queries = [query for call in response.tool_calls or () for query in call.arguments["queries"]]
+    assert "ocean tides, says deepseek" in queries
+    assert [d.reason.partition(":")[0] for d in response.degraded] == ["not calibrated"], "there is none for that model"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""A hung engine's process is stopped, not dead: the health check finds it by its missing tokens, and ends it with the third."""
+"""A hung engine's process is stopped, not dead: the health check finds it by its missing tokens, and ends it with the third.
+A dead one's replica lives on: it says so by what the engine raises, which is all that Serve knows of it."""
 
 import asyncio
 import math
@@ -26,13 +27,16 @@ def stopped() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 class Tokens:
-    """The engine's next token: there at once, or never."""
+    """The engine's next token: there at once, or never, or no more."""
 
     def __init__(self) -> None:
         self.hangs, self.asked = True, 0
+        self.fault: Exception | None = None
 
     async def one_token(self) -> None:
         self.asked += 1
+        if self.fault:
+            raise self.fault
         if self.hangs:
             await asyncio.sleep(60)
 
@@ -84,3 +88,14 @@ async def test_steps_are_proof_enough(stopped: "subprocess.Popen[bytes]") -> Non
     engine._monitor.last_step = math.inf
     await engine.check_health()
     assert engine.tokens.asked == 0
+
+
+async def test_an_engine_that_died_makes_its_replica_unhealthy(stopped: "subprocess.Popen[bytes]") -> None:
+    """With every check, three of which in a row Serve replaces it for. Its process is not ours to end: it did not hang."""
+    engine = Health(stopped)
+    engine.tokens.fault = RuntimeError("the engine is dead")
+    for asked in range(1, UNHEALTHY_AFTER + 1):
+        with pytest.raises(RuntimeError, match="the engine is dead"):
+            await engine.check_health()
+        assert engine.tokens.asked == asked
+    assert engine._hung == 0

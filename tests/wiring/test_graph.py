@@ -105,17 +105,21 @@ class _ScriptedEngine:
 ScriptedEngine = serve.deployment(_ScriptedEngine)
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def indexed(folder: Path) -> Path:
+    """An index of ``PAGES`` below the folder."""
     from assay.index.embed import SentenceEmbedder
     from assay.index.files import Layout
     from assay.index.ingest import Ingestion, find_sources
 
-    folder = tmp_path_factory.mktemp("wiring")
     encoder = SentenceEmbedder(str(embedder_path()))
     sources = find_sources([write(folder / "docs", PAGES)], folder / "docs")
     Ingestion(Layout(str(folder / "index")), "docs", sources, encoder, encoder.embed_now, DirectParser()).run()
     return folder / "index"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return indexed(tmp_path_factory.mktemp("wiring"))
 
 
 def run(index: Path, tokenizer: str, down: bool, placement: Placement) -> RemoteDriver:
@@ -155,6 +159,7 @@ def test_a_question_goes_through_every_stage(driver: tuple[RemoteDriver, bool]) 
     response = ask(graph, mode="agentic", include=["trace", "tool_calls", "evidence"])
     assert response.status == "answered"
     assert response.citations and response.citations[0].uri == "moon.md"
+    assert (response.citations[0].heading, response.citations[0].page) == (["Moon"], None)
     text = PAGES["moon.md"]
     for citation in response.citations:
         assert text[slice(*citation.span)] == citation.quote or citation.uri != "moon.md"

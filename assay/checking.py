@@ -80,6 +80,8 @@ class Checking:
             self._fault = error
             return list(verified.citations)
         ledger.usage += judged.usage
+        if unknown := sum(map(math.isnan, judged.values)):
+            ledger.note("verify", f"{unknown} of {len(claims)} quotes could not be judged by the model: by their words")
         return [
             c if math.isnan(value) else c.model_copy(update={"support": value})
             for c, value in zip(verified.citations, judged.values, strict=True)

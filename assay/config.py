@@ -68,6 +68,8 @@ class EngineConfig(_Config):
     def _replicas(self) -> "EngineConfig":
         if self.min_replicas > self.max_replicas:
             raise ValueError(f"min_replicas ({self.min_replicas}) must not exceed max_replicas ({self.max_replicas})")
+        if "max_model_len" in self.engine_kwargs:
+            raise ValueError("engine_kwargs.max_model_len: set max_model_len itself, to which prompts are cut")
         if self.openai_port is not None and self.max_replicas > 1:
             raise ValueError(
                 "openai_port needs max_replicas of 1: two replicas of one machine would want the same port"
@@ -84,10 +86,6 @@ class EngineConfig(_Config):
         tools: tuple[Capability, ...] = ("tools",) if self.tool_parser else ()
         grammar: tuple[Capability, ...] = ("grammar",) if self.grammars == "guidance" else ()
         return frozenset((*always, *tools, *grammar))
-
-    @property
-    def context_tokens(self) -> int:
-        return int(self.engine_kwargs.get("max_model_len", self.max_model_len))
 
 
 AnyEngine = Annotated[

@@ -14,15 +14,16 @@ from assay import events as ev
 from assay.bound import BoundRetriever
 from assay.errors import AssayError, InvalidRequest, StageTimeout
 from assay.evidence import added_event, in_order
-from assay.expand import described
+from assay.expand import CARDS, described
 from assay.inert import inert, passage
+from assay.llm.wire import tool_body
 from assay.ports import LLM, Tokenizer
 from assay.run import Run, top_k
 from assay.schemas import TerminatedBy, ToolCall
 from assay.searching import DEPTH
 from assay.templates import Prompts
 from assay.text import query_key
-from assay.tokens import MESSAGE_TOKENS, room
+from assay.tokens import CHARS, MESSAGE_TOKENS, room
 from assay.tools import Registry, ToolContext, ToolOutput
 from assay.types import (
     BucketInfo,
@@ -35,15 +36,16 @@ from assay.types import (
     ToolSpec,
     ToolUse,
 )
-from assay.window import Bounds, recent
+from assay.window import Bounds, recent, stepped
 
 # How a passage is cut off and shown says nothing new, so that another size of it is no other query.
 _SIZES = ("top_k", "context_chars", "max_chars")
 MOST_MESSAGES = 200  # of a history: the tokens decide
 # Room for less evidence than this is none.
 LEAST_TOKENS = 100
+# What templates say of tools before their schemas, which some indent (Llama 3's), and around each call and its result.
+TOOLS_TOKENS, INDENT, CALL_TOKENS = 100, 4, 32
 LEAST_RESULT = 4  # of what a call found, where there is no room for more
-SPEC_TOKENS = 32  # around a tool's name, description and parameters, in most models' own words
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Conversation:
         except AssayError as error:  # a bucket that does not exist is then told by the tool
             yield self._ledger.fell_back("retriever", error, "tools without the buckets' names")
         self._specs = self._agent.tools.specs([bucket.name for bucket in buckets])
-        context_left = self._context_left(self._opening(buckets, ""))
+        opening, context_left = self._opened(buckets)
         self._tokens_left = min(self._config.evidence_tokens, context_left)
         self._spare = context_left - self._tokens_left
         first = run.evidence.chosen(run.found.hits, top_k(run.request, run.config)) if run.found else ()
@@ -121,7 +123,8 @@ class Conversation:
             yield self._added(hits)
         shown = self._shown(hits)
         self._tokens_left -= self._agent.tokenizer.count(shown)
-        messages = self._opening(buckets, shown)
+        first_found = opening.pop()
+        messages = [*opening, replace(first_found, content=f"{first_found.content}{shown or 'nothing'}")]
         ended: TerminatedBy | None = None
         for turn in range(1, self._ledger.budget.rounds + 1):
             ended = ended or self._bound(turn)
@@ -142,6 +145,7 @@ class Conversation:
                     yield self._ledger.fell_back("agent", "the answer was cut off", "its complete sentences")
                 return
             run.round += 1
+            said = self._fitting_calls(said)
             self._append(messages, Message("assistant", said.text, said.tool_uses, reasoning=said.reasoning))
             before = len(run.evidence.all)
             noted = False
@@ -180,18 +184,49 @@ class Conversation:
         self._run.why = why
         return end
 
-    def _context_left(self, opening: list[Message]) -> int:
-        """Tokens that the engine's context leaves for the conversation to grow by."""
-        agent = self._agent
-        specs = [Message("system", f"{spec.name} {spec.description} {spec.parameters}") for spec in self._specs]
-        left = room(agent.tokenizer, agent.context_tokens, self._ledger.budget.answer_tokens, [*opening, *specs])
-        return left - SPEC_TOKENS * len(specs)
+    def _opened(self, buckets: tuple[BucketInfo, ...]) -> tuple[list[Message], int]:
+        """The conversation up to what the first search found, and the tokens that the engine's context then leaves: with the
+        buckets' descriptions as long as they take no more than half of it, and a share of the rest for older turns."""
+        tokenizer, context = self._agent.tokenizer, self._agent.context_tokens
+        tools = "\n".join(json.dumps(tool_body(spec), indent=INDENT) for spec in self._specs)
+        output = self._ledger.budget.answer_tokens + TOOLS_TOKENS
+        question = Message("user", f"Question: {inert(self._run.request.question)}\n\nA first search for it found:\n")
+
+        def beside(most: int) -> tuple[Message, int]:
+            cards = described(buckets, with_fields=True, most=most)
+            system = Message("system", self._agent.prompts["agent"].fill(buckets=cards))
+            return system, room(tokenizer, context, output, (system, question), tools)
+
+        system, left = beside(CARDS[-1])
+        enough = min(self._config.evidence_tokens, left // 2)
+        for most in CARDS[:-1]:
+            described_by, rest = beside(most)
+            if rest >= enough:
+                system, left = described_by, rest
+                break
+        history = self._history(left)
+        left -= sum(tokenizer.count(message.content) + MESSAGE_TOKENS for message in history)
+        return [system, *history, question], left
+
+    def _fitting_calls(self, said: Completion) -> Completion:
+        """Without the calls that the context has no room for the results of, however short: they are not made."""
+        left = self._tokens_left + self._spare - self._written(said.text, said.reasoning)
+        fitting = 0
+        for use in said.tool_uses:
+            left -= self._written(use.name, use.written) + CALL_TOKENS + LEAST_RESULT
+            fitting += left >= 0
+        if lost := len(said.tool_uses) - max(1, fitting):
+            self._ledger.note("agent", f"{lost} calls left out: the model's context has no room for what they find")
+        return replace(said, tool_uses=said.tool_uses[: max(1, fitting)])
+
+    def _written(self, *texts: str) -> int:
+        return sum(map(self._agent.tokenizer.count, texts))
 
     def _append(self, messages: list[Message], message: Message) -> None:
         messages.append(message)
-        written = (message.content, message.reasoning, *(f"{use.name} {use.written}" for use in message.tool_uses))
-        marks = MESSAGE_TOKENS + SPEC_TOKENS * len(message.tool_uses)
-        self._tokens_left -= sum(map(self._agent.tokenizer.count, written)) + marks
+        calls = [text for use in message.tool_uses for text in (use.name, use.written)]
+        marks = MESSAGE_TOKENS + CALL_TOKENS * len(message.tool_uses)
+        self._tokens_left -= self._written(message.content, message.reasoning, *calls) + marks
 
     def _idle(self, done: list[_Done], brought: bool) -> TerminatedBy | None:
         """A round that brings nothing is the last one: "answered" by what is there. One of nothing but faults may be tried
@@ -217,18 +252,12 @@ class Conversation:
         self._ledger.note("agent", _summary(said))
         return said
 
-    def _opening(self, buckets: tuple[BucketInfo, ...], shown: str) -> list[Message]:
-        cards = described(buckets, with_fields=True)
-        system = Message("system", self._agent.prompts["agent"].fill(buckets=cards))
-        question = f"Question: {inert(self._run.request.question)}"
-        first = f"{question}\n\nA first search for it found:\n{shown or 'nothing'}"
-        return [system, *self._history(), Message("user", first)]
-
-    def _history(self) -> list[Message]:
-        """The last turns, within a quarter of the evidence's tokens. The question itself is never cut."""
-        bounds = Bounds(MOST_MESSAGES, self._config.evidence_tokens // 4)
-        kept = recent(self._run.history, bounds, self._agent.tokenizer.count)
-        return [replace(message, content=inert(message.content)) for message in kept]
+    def _history(self, left: int) -> tuple[Message, ...]:
+        """The last turns, within a quarter of the evidence's tokens, and of those that are ``left``."""
+        most = stepped(self._config.evidence_tokens // 4, max(0, left) // 4)
+        near = recent(self._run.history, Bounds(MOST_MESSAGES, CHARS * most))  # by characters: to count all takes long
+        said = [replace(message, content=inert(message.content)) for message in near]
+        return recent(said, Bounds(MOST_MESSAGES, most), self._agent.tokenizer.count)
 
     # ---- the tools --------------------------------------------------------------------------------------------------
 

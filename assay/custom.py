@@ -23,7 +23,8 @@ class Parts:
     """What a stage's class is made of, its only argument: ``Class(parts)``.
 
     ``builtin`` is the stage that it stands in for, to be used or not; ``config`` is the stage's; ``llm`` its engine (the
-    retriever has none); ``tokenizer`` and ``embedder`` are there where the built-in stage has them.
+    retriever has none), and ``context_tokens`` what that takes at once, prompt and output together; ``tokenizer`` and
+    ``embedder`` are there where the built-in stage has them.
     """
 
     builtin: Any
@@ -31,6 +32,7 @@ class Parts:
     llm: ports.LLM | None = None
     tokenizer: ports.Tokenizer | None = None
     embedder: ports.Embedder | None = None
+    context_tokens: int | None = None
 
 
 def check_implementations(config: AppConfig) -> None:

@@ -5,14 +5,17 @@ One call where one can serve, and none for a simple lookup.
 """
 
 import json
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from pydantic import ValidationError
 
 from assay.config import ExpanderConfig
 from assay.inert import inert
 from assay.llm.tools import schema_fault
+from assay.llm.wire import AS_JSON
 from assay.plan import Planned, filters_of, plan_schema, usable, wide
 from assay.ports import LLM, Tokenizer
 from assay.schemas import Step, Usage
@@ -21,12 +24,12 @@ from assay.templates import Prompts
 from assay.text import content_terms, names, query_key, terms
 from assay.tokens import EstimatedTokenizer, room
 from assay.types import BucketInfo, CompletionRequest, Entity, Message, Plan, PlanRequest
-from assay.window import Bounds, recent
+from assay.window import Bounds, recent, stepped
 
 HISTORY = Bounds(messages=8, tokens=1_200)
 SAID_CHARS, SAID_TOKENS = 600, 150  # of one message of it
 # Characters of each description, and of each list of values: the longest for which the prompt has room.
-CARDS = (1_000, 160, 40, 0)
+CARDS = (sys.maxsize, 1_000, 160, 40, 0)
 
 # A small model imitates better than it obeys: with examples it paraphrases where it had copied the schema's own words.
 EXAMPLES = (
@@ -72,8 +75,7 @@ class LLMExpander:
         shows_schema: bool = False,
     ) -> None:
         """``tokenizer``: of the model; none: an estimate. ``context_tokens``: of prompt and plan together, where the engine's
-        limit is known. ``shows_schema``: the engine is
-        told the plan's schema in its prompt."""
+        limit is known. ``shows_schema``: the engine is told the plan's schema in its prompt."""
         self._llm, self._config = llm, config
         self._tokenizer = tokenizer or EstimatedTokenizer()
         self._context_tokens, self._shows_schema = context_tokens, shows_schema
@@ -122,8 +124,9 @@ class LLMExpander:
         schema = plan_schema(steps, request.buckets, self._variants(request))
         messages = self._fitting(request, steps, schema)
         if messages is None:
-            limit = f"the {self._context_tokens} tokens of its model (max_model_len)"
-            return Plan(query=request.question, fault=f"the question and the buckets do not fit {limit}")
+            output = f"a plan of {self._config.tokens} (expander.max_tokens)"
+            limit = f"the {self._context_tokens} tokens of the model (max_model_len)"
+            return Plan(query=request.question, fault=f"the question, the buckets and {output} do not fit {limit}")
         completion = await self._llm.complete(
             CompletionRequest(
                 messages=messages,
@@ -157,7 +160,7 @@ class LLMExpander:
         return None
 
     def _room(self, messages: Sequence[Message], schema: str) -> int:
-        more = schema if self._shows_schema else ""
+        more = AS_JSON + schema if self._shows_schema else ""
         return room(self._tokenizer, self._context_tokens, self._config.tokens, messages, more)
 
     def _turns(self, request: PlanRequest, left: int) -> tuple[str, ...]:
@@ -167,7 +170,7 @@ class LLMExpander:
             text = self._tokenizer.truncate(inert(message.content[:SAID_CHARS]), SAID_TOKENS)
             shown = f"{message.role}: {text}\n"
             said.append(replace(message, content=shown))
-        bounds = replace(HISTORY, tokens=min(HISTORY.tokens, left))
+        bounds = replace(HISTORY, tokens=stepped(HISTORY.tokens, left))
         return tuple(message.content.removesuffix("\n") for message in recent(said, bounds, self._tokenizer.count))
 
     def _messages(
@@ -200,11 +203,19 @@ def described(buckets: Collection[BucketInfo], with_fields: bool, most: int = CA
         said = _line(bucket.description, most) or "no description"
         lines.append(f"{bucket.name}: {said} ({bucket.documents} documents)")
         for field in bucket.fields if with_fields else ():
-            values = _line(" | ".join(field.values), most)
+            values = _few(field.values, most)
             said = _line(field.description, most)
             kind = f"{field.type}, one of: {values}" if values else field.type
             lines.append(f"  {field.name} ({kind})" + (f": {said}" if said else ""))
     return "\n".join(lines)
+
+
+def _few(values: Sequence[str], most: int) -> str:
+    """The first of them, whole."""
+    lines = [" ".join(value.split()) for value in values]
+    ends = accumulate(len(line) + len(" | ") for line in lines)
+    kept = [line for line, end in zip(lines, ends, strict=True) if end <= most]
+    return " | ".join([*kept, "..."] if kept and len(kept) < len(lines) else kept)
 
 
 def _line(text: str, most: int) -> str:

@@ -11,6 +11,7 @@ _FOUND = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _MOST_OF_A_RANGE = 50
+_YEARS = 1000  # from here on it may be one: "the law of [2019]"
 
 
 def read_markers(text: str, slots: Sequence[str]) -> tuple[str, tuple[str, ...], int]:
@@ -28,7 +29,7 @@ def read_markers(text: str, slots: Sequence[str]) -> tuple[str, tuple[str, ...],
         for number in _numbers(body):
             if (slot := f"E{number}") in known:
                 cited[slot] = None
-            else:
+            elif number < _YEARS:
                 unknown += 1
         pieces.append(text[last : found.start()].rstrip(" \t"))
         last = found.end()

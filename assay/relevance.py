@@ -209,7 +209,7 @@ class Listwise:
                     Message("user", f"Question: {question}\n\n{listed}"),
                 ),
                 max_tokens=listwise_tokens(len(passages)),
-                json_schema=_schema(len(passages)),
+                json_schema=listwise_schema(len(passages)),
                 request_id=request_id,
                 cache_salt=cache_salt,
             )
@@ -230,7 +230,7 @@ def listwise_tokens(passages: int) -> int:
     return 16 + 4 * passages
 
 
-def _schema(passages: int) -> str:
+def listwise_schema(passages: int) -> str:
     grades = {"type": "array", "items": {"enum": list(range(BEST + 1))}, "minItems": passages, "maxItems": passages}
     schema = {"type": "object", "properties": {"grades": grades}, "required": ["grades"], "additionalProperties": False}
     return json.dumps(schema)

@@ -11,8 +11,19 @@ from assay.config import RerankerConfig
 from assay.context import focus
 from assay.errors import BadModelOutput
 from assay.grade import FeatureGrader
+from assay.llm.wire import AS_JSON
 from assay.ports import LLM, Tokenizer
-from assay.relevance import GRADED, MEASURING, TEMPLATES, Passage, Relevance, listwise_tokens, method, yes
+from assay.relevance import (
+    GRADED,
+    MEASURING,
+    TEMPLATES,
+    Passage,
+    Relevance,
+    listwise_schema,
+    listwise_tokens,
+    method,
+    yes,
+)
 from assay.schemas import Usage
 from assay.templates import Prompts
 from assay.tokens import room
@@ -37,12 +48,13 @@ def blend(first: Sequence[float], second: Sequence[float], weight: float) -> NDA
 
 
 def passage(question: str, hit: Hit, tokens: int, tokenizer: Tokenizer) -> Passage:
-    """What the model is given of a hit: under its heading, and of a longer text the part that is nearest to the question."""
+    """What the model is given of a hit: under its heading, and of a longer text the part that is nearest to the question. Made
+    harmless before it is counted: a mark of one token is then many."""
     headings = " > ".join(dict.fromkeys(filter(None, (hit.chunk.title, *hit.chunk.heading))))
-    where = tokenizer.truncate(headings, tokens // 2)
-    text = focus(hit.chunk.text, question, tokens - tokenizer.count(where), tokenizer)
-    title = inert.passage(tokenizer.truncate(hit.chunk.title, tokens // 2))
-    return Passage(inert.passage(f"{where}\n{text}" if where else text), title)
+    where = tokenizer.truncate(inert.passage(headings), tokens // 2)
+    text = focus(inert.passage(hit.chunk.text), question, tokens - tokenizer.count(where), tokenizer)
+    title = tokenizer.truncate(inert.passage(hit.chunk.title), tokens // 2)
+    return Passage(f"{where}\n{text}" if where else text, title)
 
 
 class LLMReranker:
@@ -56,9 +68,12 @@ class LLMReranker:
         prompts: Prompts = Prompts(),
         *,
         context_tokens: int | None = None,
+        shows_schema: bool = False,
     ) -> None:
-        """``context_tokens``: of one prompt, where the engine's limit is known; ``passage_tokens`` are cut to it."""
-        self._tokenizer, self._config, self._context_tokens = tokenizer, config, context_tokens
+        """``context_tokens``: of one prompt, where the engine's limit is known; ``passage_tokens`` are cut to it.
+        ``shows_schema``: the engine is told in its prompt what form an answer must have."""
+        self._tokenizer, self._config = tokenizer, config
+        self._context_tokens, self._shows_schema = context_tokens, shows_schema
         # Where the model has no say in the order, nothing is asked but what a grade needs.
         self._silent = config.weight == 0 and config.threshold is None
         self._method = method(
@@ -73,7 +88,8 @@ class LLMReranker:
         return await self._grader.grade(request)
 
     async def support(self, request: SupportRequest) -> Support:
-        """Whether each quote says what its claim says, by P(yes) against P(no): for models that judge in words."""
+        """Whether each quote says what its claim says, by P(yes) against P(no): for models that judge in words. One that does
+        not fit the model's context is unknown."""
         contexts = [
             self._support.fill(quote=f"{claim.heading}\n{claim.quote}".strip(), claim=claim.text)
             for claim in request.claims
@@ -108,8 +124,12 @@ class LLMReranker:
     def _size(self, question: str, passages: int) -> int:
         """The tokens of each passage: as configured, or what the model's context leaves for it beside the question, for all of
         them where they stand in one prompt. Raises ``BadModelOutput`` where that is too little to judge by."""
-        together, output = (passages, listwise_tokens(passages)) if self._config.method == "listwise" else (1, 1)
-        left = room(self._tokenizer, self._context_tokens, output, (Message("user", question),), self._around)
+        together, output, around = 1, 1, self._around
+        if self._config.method == "listwise":
+            together, output = passages, listwise_tokens(passages)
+            around += AS_JSON + listwise_schema(passages) if self._shows_schema else ""
+        asked = Message("user", inert.inert(question))
+        left = room(self._tokenizer, self._context_tokens, output, (asked,), around)
         size = min(self._config.passage_tokens, left // max(1, together) - MARK_TOKENS)
         if size < LEAST_TOKENS and passages:
             limit = f"the {self._context_tokens} tokens of the model (max_model_len)"

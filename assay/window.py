@@ -5,7 +5,7 @@ only grows at its end, so that an engine's prefix cache holds for it. The start 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from assay.ports import Tokenizer
@@ -58,6 +58,26 @@ def windowed(turns: Sequence[Sequence[Turn]], bounds: Bounds, tokenizer: Tokeniz
             return [m.model_copy(update={"content": tokenizer.truncate(m.content, share)}) for m in last]
         return last
     return [message for turn in kept for message in turn]
+
+
+def stepped(most: int, left: int) -> int:
+    """``most``, halved until it is no more than is ``left``: a bound that hung on every question's length would move the
+    window with each of them, and leave nothing for a prefix cache."""
+    while most > max(0, left):
+        most //= 2
+    return most
+
+
+def shortened(history: Sequence[Message], tokens: int, tokenizer: Tokenizer) -> list[Message]:
+    """A conversation whose newest turn is at most so many tokens long: each of its messages that is longer than its share is
+    cut to that."""
+    newest = max((at for at, message in enumerate(history) if message.role == "user"), default=0)
+    last = history[newest:]
+    if not last or sum(tokenizer.count(message.content) for message in last) <= tokens:
+        return list(history)
+    share = tokens // len(last)
+    cut = [replace(message, content=tokenizer.truncate(message.content, share)) for message in last]
+    return [*history[:newest], *cut]
 
 
 def recent(history: Sequence[Message], bounds: Bounds, count: Callable[[str], int] = len) -> tuple[Message, ...]:

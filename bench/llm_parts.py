@@ -15,7 +15,7 @@ from bench.report import Row
 
 # As shipped, but for what mode `tools` needs: calls are read, and the schemas of the tools find room.
 ENGINE = EngineConfig(tool_parser="hermes", max_model_len=8192)
-CONTEXT = EngineConfig().context_tokens  # as shipped: what the other stages keep to
+CONTEXT = EngineConfig().max_model_len  # as shipped: what the other stages keep to
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,10 @@ class _Calibration:
         found = await grading.cases(labelled, data, lambda texts: vectors(texts, self._encoder, self._work.parent))
         gains = rerank.method in MEASURING
         config = RerankerConfig(candidates=GRADED, passage_tokens=rerank.passage_tokens)
-        reranker = LLMReranker(self._llm, self._tokenizer, config, self._prompts) if gains else None
+        context = self._engine.max_model_len
+        reranker = None
+        if gains:
+            reranker = LLMReranker(self._llm, self._tokenizer, config, self._prompts, context_tokens=context)
         measured = await grading.samples(found, reranker, self._show())
         return grading.fitted(found, measured, GradeConfig().min_answer, model=gains)
 

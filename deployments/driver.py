@@ -205,7 +205,7 @@ def _reranker(config: RerankerConfig, handle: DeploymentHandle | Here) -> Remote
 def _agent(config: AppConfig, engine: DeploymentHandle, model: str, prompts: Prompts) -> Agent:
     kind = config.engines[config.agent or ""]
     tools = Registry.of(config.tools)
-    return Agent(RemoteLLM("agent", engine), tokenizer_of(model), tools, prompts, kind.context_tokens)
+    return Agent(RemoteLLM("agent", engine), tokenizer_of(model), tools, prompts, kind.max_model_len)
 
 
 def _status(

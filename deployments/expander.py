@@ -25,10 +25,10 @@ class Expander:
             config,
             prompts,
             tokenizer=tokenizer,
-            context_tokens=kind.context_tokens,
+            context_tokens=kind.max_model_len,
             shows_schema="json_schema" not in kind.can,
         )
-        parts = Parts(builtin, config, self._llm, tokenizer)
+        parts = Parts(builtin, config, self._llm, tokenizer, context_tokens=kind.max_model_len)
         self._expander: Port = implementation("expander", config.implementation, parts)
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:

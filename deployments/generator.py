@@ -42,10 +42,10 @@ class Generator:
                 config,
                 prompts,
                 can=kind.can,
-                context_tokens=kind.context_tokens,
+                context_tokens=kind.max_model_len,
             ),
         )
-        parts = Parts(builtin, config, self._llm, tokenizer, embedder)
+        parts = Parts(builtin, config, self._llm, tokenizer, embedder, kind.max_model_len)
         self._generator: Port = implementation("generator", config.implementation, parts)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[tuple[GenerateEvent, ...]]:

@@ -41,7 +41,8 @@ class Ingester:
         os.nice(_NICE)
         if engine is not None and kind is not None:
             parts = RemoteLLM("extraction", engine), tokenizer_of(model), extraction, prompts
-            extractor = partial(Extractor, *parts, context_tokens=kind.context_tokens)
+            shows_schema = "json_schema" not in kind.can
+            extractor = partial(Extractor, *parts, context_tokens=kind.max_model_len, shows_schema=shows_schema)
         searches = RemoteRetriever("retriever", retriever)
         self._replicas = replicas = Replicas()
 

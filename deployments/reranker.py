@@ -20,8 +20,15 @@ class Reranker:
     ) -> None:
         self._llm = RemoteLLM(config.engine, engine)
         tokenizer = tokenizer_of(model)
-        builtin = LLMReranker(self._llm, tokenizer, config, prompts, context_tokens=kind.context_tokens)
-        parts = Parts(builtin, config, self._llm, tokenizer)
+        builtin = LLMReranker(
+            self._llm,
+            tokenizer,
+            config,
+            prompts,
+            context_tokens=kind.max_model_len,
+            shows_schema="json_schema" not in kind.can,
+        )
+        parts = Parts(builtin, config, self._llm, tokenizer, context_tokens=kind.max_model_len)
         self._reranker: Port = implementation("reranker", config.implementation, parts)
 
     async def rerank(self, request: RerankRequest) -> Reply[Reordered]:

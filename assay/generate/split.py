@@ -53,7 +53,8 @@ class Splitter:
         """What is wrong with all that was read: markers that name no slot, of which no draft has a trace."""
         if not self._dropped:
             return []
-        reason = f"{self._dropped} citations name no passage that the model was shown"
+        named = "1 citation names" if self._dropped == 1 else f"{self._dropped} citations name"
+        reason = f"{named} no passage that the model was shown"
         return [GenerateEvent(degraded=Degraded(stage="generator", reason=reason, fallback="left out"))]
 
     @property

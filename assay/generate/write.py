@@ -17,7 +17,7 @@ from assay.templates import Prompts
 from assay.tokens import MESSAGE_TOKENS, room
 from assay.tongues import name_of
 from assay.types import CompletionRequest, Evidence, GenerateEvent, GenerateRequest, Message
-from assay.window import Bounds, recent
+from assay.window import Bounds, recent, shortened, stepped
 
 # Less evidence than this says nothing.
 LEAST_TOKENS = 16
@@ -80,7 +80,7 @@ class WritingGenerator:
             for draft in splitter.end():
                 yield GenerateEvent(draft=draft)
                 drafted += 1
-        for fault in splitter.faults():
+        for fault in splitter.faults() if request.evidence else ():
             yield fault
         if reason == "length" and drafted:
             yield fell_back(f"cut off after {completion.max_tokens} tokens", "what was complete")
@@ -97,8 +97,9 @@ class WritingGenerator:
             tokens = min(tokens, self._context_tokens // 2)
         left = room(self._tokenizer, self._context_tokens, tokens, (system, asked))
         if left < (LEAST_TOKENS if request.evidence else 0):
+            beside = f"{' and evidence' if request.evidence else ''} beside an answer of {tokens} tokens"
             limit = f"the {self._context_tokens} tokens of the model (max_model_len)"
-            raise BadModelOutput(f"The question leaves no room for evidence in {limit}.")
+            raise BadModelOutput(f"There is no room for the question{beside} in {limit}.")
         shown = self._shown(request.evidence, min(left, self._config.evidence_tokens))
         evidence = "Evidence:\n" + "\n\n".join(text for _, text, _ in shown) + "\n\n" if shown else ""
         turns = self._turns(request.history, left - sum(self._tokenizer.count(text) for _, text, _ in shown))
@@ -123,7 +124,8 @@ class WritingGenerator:
         """Of the conversation what there is room for. An earlier question is as it stood in its own prompt: this one then
         begins with that, which the prefix cache holds."""
         said = [replace(m, content=(_asked if m.role == "user" else inert)(m.content)) for m in history]
-        bounds = replace(HISTORY, tokens=min(HISTORY.tokens, left))
+        bounds = replace(HISTORY, tokens=stepped(HISTORY.tokens, left))
+        said = shortened(said, bounds.tokens - 2 * MESSAGE_TOKENS, self._tokenizer)
         return recent(said, bounds, lambda text: self._tokenizer.count(text) + MESSAGE_TOKENS)
 
     def _shown(self, evidence: Sequence[Evidence], left: int) -> list[_Shown]:

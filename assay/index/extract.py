@@ -19,6 +19,7 @@ from assay.index.parse.parsed import Raw
 from assay.index.stated import Statements
 from assay.inert import inert
 from assay.llm.tools import schema_fault
+from assay.llm.wire import AS_JSON
 from assay.ports import LLM, Tokenizer
 from assay.templates import Prompts
 from assay.tokens import room
@@ -113,10 +114,12 @@ class Extractor:
         prompts: Prompts = Prompts(),
         *,
         context_tokens: int | None = None,
+        shows_schema: bool = False,
     ) -> None:
-        """``context_tokens``: of prompt and answer together, where the model's limit is known."""
+        """``context_tokens``: of prompt and answer together, where the model's limit is known. ``shows_schema``: the prompt
+        tells it what form an answer must have."""
         self._llm, self._tokenizer, self._config, self._prompt = llm, tokenizer, config, prompts["extract"]
-        self._context_tokens = context_tokens
+        self._context_tokens, self._shows_schema = context_tokens, shows_schema
         self._lost = 0
 
     async def extract(self, asked: Sequence[tuple[Document, Mapping[str, FieldSchema]]]) -> list[Extraction]:
@@ -146,16 +149,17 @@ class Extractor:
         Raises ``BadModelOutput`` where they leave no room for the document."""
         system = Message("system", self._prompt.fill(fields="\n".join(_line(name, f) for name, f in fields.items())))
         output, schema = 16 + sum(_TOKENS[f.type] for f in fields.values()), schema_of(fields)
-        left = room(self._tokenizer, self._context_tokens, output, (system, Message("user", "")), schema)
+        shown = AS_JSON + schema if self._shows_schema else ""
+        left = room(self._tokenizer, self._context_tokens, output, (system, Message("user", "")), shown)
         if left < _LEAST:
             limit = f"the {self._context_tokens} tokens of the model (max_model_len)"
             raise BadModelOutput(f"{len(fields)} fields leave no room for the document in {limit}")
         headings = "\n".join(document.headings[:_HEADINGS])
-        shown = f"Title: {document.title}\n\nHeadings:\n{headings}\n\nText:\n{document.text.strip()}"
+        text = inert(f"Title: {document.title}\n\nHeadings:\n{headings}\n\nText:\n{document.text.strip()}")
         return CompletionRequest(
             messages=(
                 system,
-                Message("user", inert(self._tokenizer.truncate(shown, min(left, self._config.tokens)))),
+                Message("user", self._tokenizer.truncate(text, min(left, self._config.tokens))),
             ),
             max_tokens=output,
             json_schema=schema,

@@ -124,9 +124,5 @@ class EndpointConfig(Frozen):
         return self.capable
 
     @property
-    def context_tokens(self) -> int:
-        return self.max_model_len
-
-    @property
     def can(self) -> frozenset[Capability]:
         return PRESETS[self.preset].can if self.capabilities is None else frozenset(self.capabilities)

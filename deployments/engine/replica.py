@@ -69,7 +69,7 @@ class Engine:
         self._monitor = Monitor()
         self._hung = 0  # health checks in a row without their token
         self._client.logger_manager.stat_loggers.append(self._monitor)
-        self._scorer = Scorer(self._client, config.context_tokens)
+        self._scorer = Scorer(self._client, config.max_model_len)
         self._opened = _opens_thinking(self._client.get_tokenizer())
         started = time.monotonic()
         await self._warm_up()

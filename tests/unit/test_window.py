@@ -4,7 +4,7 @@ import pytest
 
 from assay.schemas import Turn
 from assay.types import Message
-from assay.window import Bounds, recent, windowed
+from assay.window import Bounds, recent, shortened, stepped, windowed
 from tests.fakes import WordTokenizer
 
 BOUNDS = Bounds(messages=20, tokens=100)
@@ -45,3 +45,25 @@ def test_of_a_history_that_is_too_long_the_last_messages_are_left() -> None:
 @pytest.mark.parametrize("turns", [[], [[]]])
 def test_nothing_said(turns: list[list[Turn]]) -> None:
     assert windowed(turns, BOUNDS, WORDS) == []
+
+
+def test_a_bound_goes_in_halves_and_so_rests_while_questions_differ() -> None:
+    assert [stepped(1_200, left) for left in (5_000, 1_200, 1_199, 700, 600, 1, 0, -5)] == [
+        1200,
+        1200,
+        600,
+        600,
+        600,
+        1,
+        0,
+        0,
+    ]
+
+
+def test_a_newest_turn_that_is_too_long_for_a_prompt_is_shortened_there() -> None:
+    said = [Message("user", "a b"), Message("assistant", "c"), Message("user", "d e"), Message("assistant", "f " * 90)]
+    assert shortened(said, 100, WORDS) == said
+    cut = shortened(said, 20, WORDS)
+    assert cut[:3] == said[:3] and WORDS.count(cut[3].content) == 10
+    assert shortened([], 0, WORDS) == shortened([], -5, WORDS) == []
+    assert [m.content for m in shortened(said, -5, WORDS)][2:] == ["", ""]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from assay.config import AppConfig, EngineConfig, ExpanderConfig, ExtractionConfig, GeneratorConfig, RerankerConfig
 from assay.converse import Agent
@@ -17,13 +18,12 @@ from assay.expand import LLMExpander
 from assay.generate import WritingGenerator
 from assay.index.buckets import FieldSchema
 from assay.index.extract import Document, Extractor
-from assay.llm.endpoint import EndpointConfig
 from assay.llm.tools import checked
-from assay.llm.wire import tool_body
+from assay.llm.wire import AS_JSON, tool_body
 from assay.models import resolve_model
 from assay.rerank import LLMReranker
 from assay.schemas import STEPS, Turn, Usage
-from assay.tokens import ModelTokenizer
+from assay.tokens import EstimatedTokenizer, ModelTokenizer
 from assay.tools import Registry
 from assay.types import (
     BucketInfo,
@@ -53,6 +53,8 @@ SCRIPTS = {
     "arabic": "تبلغ تكلفة تصريح الميناء عشرين يورو في السنة وأكثر إذا كانت السفينة طويلة. ",
     "emoji": "👩🏽‍🚀🦜🪐🧬 ",
     "code": "\t\tfor(;;){x^=y<<3|0x7F;}//!!\n\n\n",
+    "rare": "龘靐齉爩",  # many tokens for one character, which cannot be cut in two
+    "marks": "<|im_start|>user\n",  # one token, and many once it is made harmless
 }
 CONTEXTS = (700, 2_048, 8_192)
 
@@ -83,9 +85,9 @@ class Strict:
 
     def take(self, request: CompletionRequest) -> None:
         said = [{"role": message.role, "content": written(message)} for message in request.messages]
-        tools = [tool_body(tool) for tool in request.tools]
-        said[0]["content"] += json.dumps(tools) if tools else ""
-        said[-1]["content"] += request.json_schema or "" if self._shows_schema else ""
+        tools = [json.dumps(tool_body(tool), indent=4) for tool in request.tools]  # as Llama 3's template has them
+        said[0]["content"] = f"{PREAMBLE}{said[0]['content']}" + f"{TOOLS}{' '.join(tools)}" * bool(tools)
+        said[-1]["content"] += f"\n\n{AS_JSON}{request.json_schema}" if self._shows_schema else ""
         prompt = len(chat_template().apply_chat_template(said, add_generation_prompt=True, return_dict=False))
         assert prompt + request.max_tokens <= self._context, f"{prompt} + {request.max_tokens} of {self._context}"
         self.prompts.append(prompt)
@@ -105,8 +107,22 @@ class Strict:
         return Scores(tuple(ItemScore(-1.0, 1, each=(-1.0,)) for _ in sizes), Usage(llm_calls=1))
 
 
+# What templates add beside the messages: of those looked at, the longest (gpt-oss), and what stands before tools (Llama 3).
+PREAMBLE = (
+    "You are a large language model. Knowledge cutoff: 2024-06. Current date: 2026-11-30. Reasoning: medium. " * 3
+)
+TOOLS = (
+    "Given the following functions, please respond with a JSON for a function call with its proper arguments that best "
+    'answers the given prompt. Respond in the format {"name": function name, "parameters": dictionary of arguments}. '
+)
+
+
 def written(message: Message) -> str:
-    return message.content + "".join(f'<tool_call>{{"{use.name}": {use.written}}}' for use in message.tool_uses)
+    calls = [
+        f'<tool_call>\n{{"name": "{use.name}", "arguments": {use.written}}}\n</tool_call>' for use in message.tool_uses
+    ]
+    text = message.content + "".join(calls)
+    return f"<tool_response>\n{text}\n</tool_response>" if message.role == "tool" else text
 
 
 def conversation(text: str, chars: int) -> tuple[Message, ...]:
@@ -115,8 +131,8 @@ def conversation(text: str, chars: int) -> tuple[Message, ...]:
     return tuple(Message(role, f"{n} {long}") for n in range(50) for role in ("user", "assistant"))
 
 
-def passages(text: str, count: int = 200) -> tuple[Hit, ...]:
-    return tuple(Hit(chunk(n, text * (2_000 // len(text))), 1 / n) for n in range(1, count + 1))
+def passages(text: str, count: int = 200, chars: int = 2_000) -> tuple[Hit, ...]:
+    return tuple(Hit(chunk(n, text * max(1, chars // len(text))), 1 / n) for n in range(1, count + 1))
 
 
 def buckets(text: str, count: int, fields: int) -> tuple[BucketInfo, ...]:
@@ -160,7 +176,11 @@ async def test_a_plan_over_many_buckets_fits_or_is_not_asked_for(
     plan = await expander.plan(PlanRequest(text[:60], conversation(text, 600), buckets(text, count, fields)))
     assert plan.query == text[:60] and plan.fault is not None
     if not engine.prompts:
-        assert f"do not fit the {context} tokens" in plan.fault and "max_model_len" in plan.fault
+        assert (
+            f"do not fit the {context} tokens" in plan.fault
+            and "expander.max_tokens" in plan.fault
+            and "max_model_len" in plan.fault
+        )
     assert engine.prompts or shows_schema or (context, count) != (8_192, 2), "there is room for two buckets"
 
 
@@ -181,6 +201,30 @@ async def test_an_answer_is_written_within_the_context(text: str, context: int, 
 
 @each_script
 @pytest.mark.parametrize("chars", [40, 600, 8_000])
+async def test_many_short_passages_and_turns_fit_too() -> None:
+    """What stands between them counts, as soon as there are hundreds."""
+    engine = Strict(2_048, "It costs [E1].")
+    writer = WritingGenerator(engine, tokenizer(), GeneratorConfig(evidence_tokens=100_000), context_tokens=2_048)
+    evidence = tuple(Evidence(f"E{n}", hit, 1.0, 1) for n, hit in enumerate(passages("Yes. ", 400, 4), 1))
+    for request in (
+        GenerateRequest("What?", evidence, "prose", 200),
+        GenerateRequest("What?", (), "plain", 200, conversation("Yes. ", 4) * 8),
+    ):
+        assert [event async for event in writer.generate(request)]
+    engine = Strict(700, '{"query": "x", "variants": []}')
+    expander = LLMExpander(engine, ExpanderConfig(), tokenizer=tokenizer(), context_tokens=700)
+    assert await expander.plan(PlanRequest("What?", conversation("Yes. ", 4) * 8)) and engine.prompts
+
+
+async def test_of_a_newest_turn_that_is_too_long_the_beginnings_are_there() -> None:
+    """Without it nothing could be said of what was said last."""
+    engine = Strict(2_048, "Hello.")
+    writer = WritingGenerator(engine, tokenizer(), GeneratorConfig(), context_tokens=2_048)
+    said = (Message("user", "How much?"), Message("assistant", SCRIPTS["chinese"] * 80))
+    assert [event async for event in writer.generate(GenerateRequest("Say that shorter.", (), "plain", 200, said))]
+    assert engine.prompts[0] > 500
+
+
 async def test_small_talk_is_answered_within_the_context(text: str, context: int, chars: int) -> None:
     engine = Strict(context, "Hello.")
     writer = WritingGenerator(engine, tokenizer(), GeneratorConfig(), context_tokens=context)
@@ -204,21 +248,33 @@ async def test_a_question_that_does_not_fit_is_said_and_not_sent(text: str, cont
     writer = WritingGenerator(engine, tokenizer(), GeneratorConfig(), context_tokens=context)
     evidence = (Evidence("E1", passages(text, 1)[0], 1.0, 1),) if style == "prose" else ()
     request = GenerateRequest(text * (20 * context // len(text)), evidence, style, 200)
-    with pytest.raises(BadModelOutput, match=rf"{context} tokens of the model \(max_model_len\)"):
+    with pytest.raises(
+        BadModelOutput, match=rf"no room for the question.* the {context} tokens of the model \(max_model_len\)"
+    ):
         [event async for event in writer.generate(request)]
     assert engine.prompts == []
 
 
 @each_script
-@pytest.mark.parametrize("method", ["title", "likelihood", "pointwise", "score", "listwise"])
-async def test_passages_are_judged_within_the_context(text: str, context: int, method: Any) -> None:
-    engine = Strict(context, json.dumps({"grades": [5] * 8}))
-    config = RerankerConfig(method=method, passage_tokens=8_192, candidates=8)
-    reranker = LLMReranker(engine, tokenizer(), config, context_tokens=context)
+@pytest.mark.parametrize("method", ["title", "likelihood", "pointwise", "score", "listwise", "shown listwise"])
+async def test_passages_are_judged_within_the_context(text: str, context: int, method: str) -> None:
+    shown = method.startswith("shown ")
+    engine = Strict(context, json.dumps({"grades": [5] * 8}), shown)
+    config = RerankerConfig(method=method.removeprefix("shown "), passage_tokens=8_192, candidates=8)  # type: ignore[arg-type]
+    reranker = LLMReranker(engine, tokenizer(), config, context_tokens=context, shows_schema=shown)
     done = await reranker.rerank(RerankRequest(text[:60], passages(text), 8))
     assert len(done.ranked) == 8 and engine.prompts
-    room = 2_000 // len(text) * tokenizer().count(text) * (8 if method == "listwise" else 1)
-    assert max(engine.prompts) > min(room, context) // 2, "it is used"
+    room = 2_000 // len(text) * tokenizer().count(text) * (8 if "listwise" in method else 1)
+    assert max(engine.prompts) > min(room, context - 300) // 2, "it is used"
+
+
+@pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
+@pytest.mark.parametrize(("candidates", "context"), [(50, 4_096), (200, 16_384)])
+async def test_many_passages_are_judged_together_within_the_context(text: str, candidates: int, context: int) -> None:
+    engine = Strict(context, json.dumps({"grades": [5] * candidates}))
+    config = RerankerConfig(method="listwise", candidates=candidates)
+    reranker = LLMReranker(engine, tokenizer(), config, context_tokens=context)
+    assert (await reranker.rerank(RerankRequest(text[:60], passages(text), 8))).ranked and engine.prompts
 
 
 async def test_passages_that_do_not_fit_one_prompt_together_are_said_and_not_sent() -> None:
@@ -233,7 +289,8 @@ async def test_passages_that_do_not_fit_one_prompt_together_are_said_and_not_sen
 @each_script
 async def test_metadata_is_read_within_the_context(text: str, context: int) -> None:
     engine = Strict(context, "{}", shows_schema=True)
-    extractor = Extractor(engine, tokenizer(), ExtractionConfig(tokens=100_000), context_tokens=context)
+    config = ExtractionConfig(tokens=100_000)
+    extractor = Extractor(engine, tokenizer(), config, context_tokens=context, shows_schema=True)
     fields = {name: FieldSchema(type="text", extract=True) for name in ("party", "kind")}
     (done,) = await extractor.extract([(Document(text, (text,) * 50, text * 4_000), fields)])
     assert engine.prompts and "are not of their schema" in done.problems[0], "the engine has answered"
@@ -243,9 +300,11 @@ async def test_metadata_is_read_within_the_context(text: str, context: int) -> N
 
 
 @pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
-@pytest.mark.parametrize("context", [4_096, 8_192, 16_384])
-@pytest.mark.parametrize("wordy", [False, True])
-async def test_a_conversation_with_tools_stays_within_the_context(text: str, context: int, wordy: bool) -> None:
+@pytest.mark.parametrize("context", [4_096, 4_350, 8_192])
+@pytest.mark.parametrize(("wordy", "calls"), [(False, 9), (True, 9), (False, 15)])
+async def test_a_conversation_with_tools_stays_within_the_context(
+    text: str, context: int, wordy: bool, calls: int
+) -> None:
     """A model that calls as many tools as it may in each turn, writes as much as it may, and finds long passages."""
     engine = Strict(context)
 
@@ -255,7 +314,7 @@ async def test_a_conversation_with_tools_stays_within_the_context(text: str, con
             if request.tool_choice == "none":
                 return Completion("It costs twenty euros [E1].", "stop", Usage(llm_calls=1))
             turn = len(engine.prompts)
-            made = [find(f"{text[:12]} {turn} {n}") if n % 3 else ("nothing", {"q": n}) for n in range(9)]
+            made = [find(f"{text[:12]} {turn} {n}") if n % 3 else ("list_buckets", {}) for n in range(calls)]
             uses = tuple(
                 checked(request.tools, f"c{turn}_{n}", name, json.dumps(a)) for n, (name, a) in enumerate(made)
             )
@@ -266,13 +325,37 @@ async def test_a_conversation_with_tools_stays_within_the_context(text: str, con
     held = tuple(replace(hit.chunk, text=f"{text[:12]} {hit.chunk.id} {hit.chunk.text}") for hit in passages(text, 60))
     table = Table(chunks=held, calls=100)
     table.agent = Agent(Busy(context), tokenizer(), Registry.of(table.config.tools), context_tokens=context)
+    table.retriever.buckets = buckets(text, 20, 6)
     history = [Turn(role=m.role, content=m.content) for m in conversation(text, 600)]  # type: ignore[arg-type]
     await table.ask(text[:60], history=history)
-    assert engine.prompts or context == 4_096
+    assert engine.prompts or context < 8_192
 
 
-def test_every_engine_says_what_it_takes() -> None:
-    assert EngineConfig().context_tokens == 2_048
-    assert EngineConfig(engine_kwargs={"max_model_len": 512}).context_tokens == 512, "vLLM is given that"
-    endpoint = EndpointConfig(kind="openai", model="m", base_url="http://127.0.0.1:1/v1")
-    assert endpoint.context_tokens == 32_768
+def test_prompts_are_cut_to_what_the_engine_is_given() -> None:
+    with pytest.raises(ValidationError, match="set max_model_len itself"):
+        EngineConfig(engine_kwargs={"max_model_len": 512})
+
+
+def test_an_estimate_is_no_less_than_a_large_vocabulary_needs() -> None:
+    """Counted by hand with those of a hundred thousand: words, figures one by one, characters of other scripts."""
+    estimate = EstimatedTokenizer()
+    for text, least in (
+        ("word " * 30, 30),
+        ("1234567890", 10),
+        ("港口的许可证", 6),
+        ("الميناء", 4),
+        ("👩🏽‍🚀", 8),
+        ("{[(;)]}", 7),
+    ):
+        assert estimate.count(text) >= least
+        for tokens in range(-1, estimate.count(text) + 2):
+            cut = estimate.truncate(text, tokens)
+            assert text.startswith(cut) and estimate.count(cut) <= max(0, tokens)
+        assert estimate.truncate(text, estimate.count(text)) == text
+
+
+@pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
+def test_a_cut_has_no_more_tokens_than_it_may(text: str) -> None:
+    for tokens in range(12):
+        cut = tokenizer().truncate(text * 3, tokens)
+        assert (text * 3).startswith(cut) and tokenizer().count(cut) <= tokens

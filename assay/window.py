@@ -75,7 +75,7 @@ def shortened(history: Sequence[Message], tokens: int, tokenizer: Tokenizer) -> 
     last = history[newest:]
     if not last or sum(tokenizer.count(message.content) for message in last) <= tokens:
         return list(history)
-    share = tokens // len(last)
+    share = max(0, tokens) // len(last)
     cut = [replace(message, content=tokenizer.truncate(message.content, share)) for message in last]
     return [*history[:newest], *cut]
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,18 +53,18 @@ class Extracting:
         tokenizer = tokenizer_of(resolve_model(named, cache) if named else "")
         with asyncio.Runner() as runner:
             parts = tokenizer, app.extraction, Prompts.load(app.prompts)
-            limits = {"context_tokens": engine.max_model_len, "shows_schema": "json_schema" not in engine.can}
+            made = partial(Extractor, context_tokens=engine.max_model_len, shows_schema="json_schema" not in engine.can)
             if isinstance(engine, EndpointConfig):
                 endpoint = EndpointLLM(engine)
                 try:
-                    yield _blocking(runner, Extractor(endpoint, *parts, **limits))
+                    yield _blocking(runner, made(endpoint, *parts))
                 finally:
                     runner.run(endpoint.close())
                 return
             # Named by a text: the core imports nothing of the shell.
             with import_module("deployments.running").engine(app.extraction.engine) as llm:
                 running: LLM = llm
-                yield _blocking(runner, Extractor(running, *parts, **limits))
+                yield _blocking(runner, made(running, *parts))
 
     def _endpoint(self) -> EndpointConfig | None:
         if self.url is None and self.model is None and self.key_env is None:

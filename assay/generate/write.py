@@ -21,6 +21,7 @@ from assay.window import Bounds, recent, shortened, stepped
 
 # Less evidence than this says nothing.
 LEAST_TOKENS = 16
+BETWEEN_TOKENS = 3  # two passages: two line breaks, in some vocabularies joined to what stands around them
 # Of the conversation, which a plain answer may be about.
 HISTORY = Bounds(messages=8, tokens=3_000)
 
@@ -135,7 +136,7 @@ class WritingGenerator:
             where = " > ".join(dict.fromkeys([e.hit.chunk.title, *e.hit.chunk.heading]))
             whole = f"[{e.slot}] {passage(where)}\n{passage(e.hit.chunk.text)}"
             text = self._tokenizer.truncate(whole, left)
-            left -= self._tokenizer.count(f"{text}\n\n")
+            left -= self._tokenizer.count(text) + BETWEEN_TOKENS
             shown.append(_Shown(e, text, text == whole))
             if left < LEAST_TOKENS:
                 break

@@ -224,7 +224,8 @@ async def test_prose_of_an_engine_without_grammars_is_read_as_it_comes(
     events = await drain(generator, request(TIDES, style="prose"))
     drafts = [event.draft for event in events if event.draft]
     reasons = [event.degraded.reason for event in events if event.degraded]
-    assert reasons == [f"{dropped} citations name no passage that the model was shown"] * bool(dropped)
+    named = "1 citation names" if dropped == 1 else f"{dropped} citations name"
+    assert reasons == [f"{named} no passage that the model was shown"] * bool(dropped)
     assert [draft.slots for draft in drafts] == slots
     assert not any("[E" in draft.text or "[[" in draft.text for draft in drafts)
     assert isinstance(asked := llm.history[0], CompletionRequest) and asked.regex is None

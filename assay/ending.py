@@ -13,7 +13,7 @@ from assay import conflicts
 from assay import events as ev
 from assay.checking import Checking, not_covered
 from assay.clarify import no_results, resume_id
-from assay.errors import AssayError, StageFault, StageTimeout
+from assay.errors import AssayError, BadModelOutput, StageFault, StageTimeout
 from assay.evidence import EvidenceSet
 from assay.generate.grammar import finds_nothing
 from assay.generate.split import Splitter
@@ -268,6 +268,8 @@ class Ending:
                 return
             splitter = Splitter("prose", [e.slot for e in evidence])
             whole = splitter.feed(self._run.said)
+            if self._run.cut_off and not whole:  # whoever is asked next would write a whole answer once more
+                raise BadModelOutput("the answer was cut off within its first sentence")
             for draft in whole if self._run.cut_off else (*whole, *splitter.end()):
                 yield GenerateEvent(draft=draft)
             for fault in splitter.faults():

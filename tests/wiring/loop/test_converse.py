@@ -10,10 +10,11 @@ import pytest
 
 from assay import loop
 from assay.budget import Budget
-from assay.config import ToolsConfig
+from assay.config import GeneratorConfig, ToolsConfig
 from assay.converse import Agent
 from assay.errors import InvalidRequest, StageUnavailable
 from assay.events import CompletedEvent, ToolCallResult, ToolCallStart
+from assay.generate import WritingGenerator
 from assay.llm.tools import checked
 from assay.run import Stages
 from assay.schemas import AskBudget, AskRequest, AskResponse, Predicate, Usage
@@ -259,6 +260,17 @@ async def test_a_call_that_failed_for_now_may_be_made_again() -> None:
     table.retriever.faults.extend([None, StageUnavailable("the index is away")])
     response = await table.ask()
     assert outcomes(response) == ["ok", "stage_unavailable", "ok"] and response.citations[0].chunk_id == MARS.id
+
+
+async def test_an_answer_cut_off_within_its_first_sentence_is_not_written_anew() -> None:
+    """Behind it there is a generator that would write: it would cost a whole answer once more."""
+    table = Table(lambda _: Completion(SAID[:40], "length", Usage(llm_calls=1)))
+    table.config = table.config.model_copy(update={"generator": GeneratorConfig(style="prose")})
+    table.generator = WritingGenerator(writer := ScriptedLLM(SAID), WordTokenizer(), table.config.generator)
+    response = await table.ask()
+    assert len(table.talk.history) == 1 and writer.history == []
+    assert response.citations and response.answer is not None and response.answer.text.startswith(MOON.text[:20])
+    assert [d.fallback for d in response.degraded] == ["its complete sentences", "the top passage, quoted"]
 
 
 async def test_an_answer_that_was_cut_off_ends_with_its_last_whole_sentence() -> None:

@@ -43,8 +43,8 @@ _SIZES = ("top_k", "context_chars", "max_chars")
 MOST_MESSAGES = 200  # of a history: the tokens decide
 # Room for less evidence than this is none.
 LEAST_TOKENS = 100
-# What templates say of tools before their schemas, which some indent (Llama 3's), and around each call and its result.
-TOOLS_TOKENS, INDENT, CALL_TOKENS = 100, 4, 32
+# What templates say of tools before their schemas, and around each call and its result.
+TOOLS_TOKENS, CALL_TOKENS = 100, 32
 LEAST_RESULT = 4  # of what a call found, where there is no room for more
 
 
@@ -58,6 +58,8 @@ class Agent:
     prompts: Prompts = Prompts()
     context_tokens: int | None = None
     """Of the engine's prompt and output together, where they are known."""
+    indent: int | None = 4
+    """Of tools' schemas in the model's own chat template."""
 
 
 @dataclass(slots=True)
@@ -145,7 +147,6 @@ class Conversation:
                     yield self._ledger.fell_back("agent", "the answer was cut off", "its complete sentences")
                 return
             run.round += 1
-            said = self._fitting_calls(said)
             self._append(messages, Message("assistant", said.text, said.tool_uses, reasoning=said.reasoning))
             before = len(run.evidence.all)
             noted = False
@@ -188,7 +189,7 @@ class Conversation:
         """The conversation up to what the first search found, and the tokens that the engine's context then leaves: with the
         buckets' descriptions as long as they take no more than half of it, and a share of the rest for older turns."""
         tokenizer, context = self._agent.tokenizer, self._agent.context_tokens
-        tools = "\n".join(json.dumps(tool_body(spec), indent=INDENT) for spec in self._specs)
+        tools = "\n".join(json.dumps(tool_body(spec), indent=self._agent.indent) for spec in self._specs)
         output = self._ledger.budget.answer_tokens + TOOLS_TOKENS
         question = Message("user", f"Question: {inert(self._run.request.question)}\n\nA first search for it found:\n")
 
@@ -207,17 +208,6 @@ class Conversation:
         history = self._history(left)
         left -= sum(tokenizer.count(message.content) + MESSAGE_TOKENS for message in history)
         return [system, *history, question], left
-
-    def _fitting_calls(self, said: Completion) -> Completion:
-        """Without the calls that the context has no room for the results of, however short: they are not made."""
-        left = self._tokens_left + self._spare - self._written(said.text, said.reasoning)
-        fitting = 0
-        for use in said.tool_uses:
-            left -= self._written(use.name, use.written) + CALL_TOKENS + LEAST_RESULT
-            fitting += left >= 0
-        if lost := len(said.tool_uses) - max(1, fitting):
-            self._ledger.note("agent", f"{lost} calls left out: the model's context has no room for what they find")
-        return replace(said, tool_uses=said.tool_uses[: max(1, fitting)])
 
     def _written(self, *texts: str) -> int:
         return sum(map(self._agent.tokenizer.count, texts))

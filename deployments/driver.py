@@ -21,7 +21,7 @@ from assay.hits import Search
 from assay.run import Stages
 from assay.schemas import AnswerRecord, AskRequest, AskResponse, Readiness, SearchRequest, SearchResponse
 from assay.templates import Prompts
-from assay.tokens import tokenizer_of
+from assay.tokens import tokenizer_of, tools_indent
 from assay.tools import Registry, ToolContext, ToolOutput
 from assay.types import BucketInfo, Grade, GradeRequest, Scope, ToolSpec
 from deployments.database import answers_of
@@ -205,7 +205,8 @@ def _reranker(config: RerankerConfig, handle: DeploymentHandle | Here) -> Remote
 def _agent(config: AppConfig, engine: DeploymentHandle, model: str, prompts: Prompts) -> Agent:
     kind = config.engines[config.agent or ""]
     tools = Registry.of(config.tools)
-    return Agent(RemoteLLM("agent", engine), tokenizer_of(model), tools, prompts, kind.max_model_len)
+    tokenizer, llm = tokenizer_of(model), RemoteLLM("agent", engine)
+    return Agent(llm, tokenizer, tools, prompts, kind.max_model_len, tools_indent(model))
 
 
 def _status(

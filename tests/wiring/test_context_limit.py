@@ -23,7 +23,8 @@ from assay.llm.wire import AS_JSON, tool_body
 from assay.models import resolve_model
 from assay.rerank import LLMReranker
 from assay.schemas import STEPS, Turn, Usage
-from assay.tokens import EstimatedTokenizer, ModelTokenizer
+from assay.templates import Prompts
+from assay.tokens import EstimatedTokenizer, ModelTokenizer, tools_indent
 from assay.tools import Registry
 from assay.types import (
     BucketInfo,
@@ -41,6 +42,10 @@ from assay.types import (
     ScoreRequest,
     Scores,
 )
+from deployments.expander import Expander
+from deployments.generator import Generator
+from deployments.remote import Here, Reply
+from deployments.reranker import Reranker
 from tests.fakes import chunk
 from tests.wiring.loop.test_converse import Table, find
 
@@ -132,7 +137,9 @@ def conversation(text: str, chars: int) -> tuple[Message, ...]:
 
 
 def passages(text: str, count: int = 200, chars: int = 2_000) -> tuple[Hit, ...]:
-    return tuple(Hit(chunk(n, text * max(1, chars // len(text))), 1 / n) for n in range(1, count + 1))
+    """Under titles of the same kind."""
+    long, title = text * max(1, chars // len(text)), text * (min(chars, 200) // len(text))
+    return tuple(Hit(chunk(n, long, f"{title} {n}"), 1 / n) for n in range(1, count + 1))
 
 
 def buckets(text: str, count: int, fields: int) -> tuple[BucketInfo, ...]:
@@ -330,6 +337,62 @@ async def test_a_conversation_with_tools_stays_within_the_context(
     history = [Turn(role=m.role, content=m.content) for m in conversation(text, 600)]  # type: ignore[arg-type]
     await table.ask(text[:60], history=history)
     assert engine.prompts or context < 8_192
+
+
+@pytest.mark.parametrize("context", range(4_200, 5_600, 20))
+async def test_many_small_calls_stay_within_the_context(context: int) -> None:
+    """What each result costs by being one, however short it is."""
+    engine = Strict(context)
+
+    class Listing(Strict):
+        async def complete(self, request: CompletionRequest) -> Completion:
+            engine.take(request)
+            names = [f"{len(engine.prompts)}-{n}" for n in range(request.max_tokens // 20)]
+            uses = tuple(checked(request.tools, name, "list_buckets", "{}") for name in names)
+            last = request.tool_choice == "none"
+            return Completion("It is [E1]." if last else "", "stop", Usage(llm_calls=1), "", () if last else uses)
+
+    table = Table(calls=100)
+    table.agent = Agent(Listing(context), tokenizer(), Registry.of(table.config.tools), context_tokens=context)
+    await table.ask("What?")
+
+
+DEPLOYMENTS: tuple[Any, ...] = (Expander, Reranker, Generator)
+
+
+class Deployed:
+    """An engine's replica."""
+
+    def __init__(self, engine: Strict) -> None:
+        self._engine = engine
+
+    async def complete(self, request: CompletionRequest) -> Reply[Completion]:
+        return Reply(await self._engine.complete(request), 0.0)
+
+    def stream(self, request: CompletionRequest) -> AsyncGenerator[Delta]:
+        return self._engine.stream(request)
+
+
+async def test_every_deployment_keeps_to_its_own_engine() -> None:
+    """Made as the graph makes them: of the engine's config, and its model's folder."""
+    text, kind = SCRIPTS["chinese"], EngineConfig(max_model_len=700)
+    expander, reranker, generator = (deployment.func_or_class for deployment in DEPLOYMENTS)
+    engine = Strict(700, json.dumps({"grades": [5] * 8}))
+    handle: Any = Here("engine", Deployed(engine))
+    given = handle, folder(), Prompts(), kind
+    config = RerankerConfig(method="listwise", passage_tokens=8_192)
+    await expander(ExpanderConfig(), *given).plan(PlanRequest(text, conversation(text, 600)))
+    await reranker(config, *given).rerank(RerankRequest(text, passages(text), 8))
+    writer = generator(GeneratorConfig(evidence_tokens=9_000), *given, handle)
+    evidence = tuple(Evidence(f"E{n}", hit, 1.0, 1) for n, hit in enumerate(passages(text), 1))
+    assert [part async for part in writer.generate(GenerateRequest(text, evidence, "prose", 200))]
+    assert len(engine.prompts) == 3
+
+
+def test_tools_are_counted_as_the_models_own_template_has_them(tmp_path: Path) -> None:
+    assert (tools_indent(folder()), tools_indent(""), tools_indent("org/some-model")) == (None, 4, 4)
+    (tmp_path / "chat_template.jinja").write_text("{{ tool | tojson(indent=4) }}")
+    assert tools_indent(str(tmp_path)) == 4
 
 
 def test_prompts_are_cut_to_what_the_engine_is_given() -> None:

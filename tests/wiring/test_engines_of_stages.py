@@ -12,13 +12,13 @@ from deployments.placement import Inside
 from graph import wire
 
 ENGINES = ("plans", "judges", "writes", "talks", "reads", "idles")
-# Deployment -> whose handle it is bound to, and whose model, which a planner has no use for.
+# Deployment -> whose handle it is bound to, whose model, and whose config, which the driver finds in its own.
 BOUND = {
-    "Expander": (["plans"], []),
-    "Reranker": (["judges"], ["judges"]),
-    "Generator": (["writes"], ["writes"]),
-    "Driver": (["talks"], ["talks"]),
-    "Ingester": (["reads"], ["reads"]),
+    "Expander": (["plans"], ["plans"], ["plans"]),
+    "Reranker": (["judges"], ["judges"], ["judges"]),
+    "Generator": (["writes"], ["writes"], ["writes"]),
+    "Driver": (["talks"], ["talks"], []),
+    "Ingester": (["reads"], ["reads"], ["reads"]),
 }
 
 
@@ -62,9 +62,9 @@ def test_each_stage_is_bound_to_the_engine_that_its_config_names(placement: Plac
         stage: (
             [name for name, engine in engines.items() if any(arg is engine for arg in found[stage])],
             [name for name, model in models.items() if any(isinstance(a, str) and a == model for a in found[stage])],
+            [name for name, kind in asked.engines.items() if any(arg is kind for arg in found[stage])],
         )
         for stage in BOUND
     }
     assert bound == BOUND
     assert "gate" in found["Expander"][0].decided, "what its own engine is capable of"
-    assert asked.engines["writes"] in found["Generator"], "what its own engine can be held to"

@@ -17,9 +17,9 @@ from assay.index import segment
 from assay.index.buckets import BucketSchema
 from assay.index.chunk import passage_text
 from assay.index.dense import Ids, kind_for
-from assay.index.files import REPAIR, RESTORE, Layout, fault_of, in_threads, remove_others, sha256, write_atomic
+from assay.index.files import REPAIR, RESTORE, Layout, checksum, fault_of, in_threads, remove_others, write_atomic
 from assay.index.passages import COLUMNS, Writer
-from assay.index.segment import Bm25, Content, FileEntry, SegmentEntry, read_ids
+from assay.index.segment import Blake3File, Bm25, Content, FileEntry, SegmentEntry, read_ids
 from assay.index.sparse import Terms, analyse
 from assay.index.store import Store
 
@@ -280,7 +280,7 @@ def _files(store: Store, current: Manifest | None) -> dict[str, FileEntry]:
     """Files that the last snapshot named keep its checksums: what happened to them since must not become right."""
     known = current.files if current else {}
     return {
-        name: known.get(name) or FileEntry(bytes=path.stat().st_size, sha256=sha256(path))
+        name: known.get(name) or Blake3File(bytes=path.stat().st_size, blake3=checksum(path))
         for name, path in store.files().items()
     }
 

@@ -42,6 +42,12 @@ class EmbedderEntry(BaseModel):
     dim: int
 
 
+class _Format(BaseModel):
+    """What is read of a manifest first, whatever else it has."""
+
+    format: int
+
+
 class Manifest(BaseModel):
     """A snapshot in words. ``id`` is the ``index_version`` of answers: its number, and the start of its own sha256."""
 
@@ -173,14 +179,14 @@ def parse(line: str, read: Callable[[str], bytes], *, any_format: bool = False) 
     if hashlib.sha256(data).hexdigest() != digest:
         raise IndexFault(f"the manifest snapshots/{name}.json has other bytes than were published; {REPAIR}")
     try:
-        manifest = Manifest.model_validate_json(data)
+        found = _Format.model_validate_json(data).format
+        if found != FORMAT and not any_format:
+            raise IndexFault(f"the index has format {found}, this version reads {FORMAT}; {REPAIR}")
+        return Manifest.model_validate_json(data), data
     except ValidationError as e:
         raise IndexFault(
             f"the manifest snapshots/{name}.json is of another format ({e.error_count()} faults); {REPAIR}"
         ) from None
-    if manifest.format != FORMAT and not any_format:
-        raise IndexFault(f"the index has format {manifest.format}, this version reads {FORMAT}; {REPAIR}")
-    return manifest, data
 
 
 def check_versions(layout: Layout) -> None:

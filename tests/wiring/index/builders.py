@@ -104,6 +104,7 @@ def made_old(layout: Layout) -> Manifest:
     files = old(layout.root, now.files)
     manifest = now.model_copy(update={"format": FORMAT - 1, "files": files, "segments": segments})
     data = manifest.model_dump_json(indent=1).encode()
+    (layout.snapshots / f"{now.id}.json").unlink()
     (layout.snapshots / f"{manifest.id}.json").write_bytes(data)
     layout.current.write_text(f"{manifest.id} {hashlib.sha256(data).hexdigest()}")
     return manifest

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from blake3 import blake3
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from assay.errors import IndexBusy, IndexFault, SetupError
+from assay.index.checksums import OTHER_BYTES, Expected, known_by
 from assay.index.remote import SCHEMES, Remote
 
 Item = TypeVar("Item")
@@ -31,8 +33,6 @@ _STEP = 1 << 22  # bytes read at a time
 _HEADER = 1024  # more than an array's header has
 
 MIRRORS = Path("~/.cache/assay/indexes")
-
-OTHER_BYTES = "has other bytes than were written (sha256 differs)"
 
 # What mends anything that is derived from the store.
 REPAIR = "run: python -m assay ingest"
@@ -149,17 +149,18 @@ def sync_tree(root: Path, since_s: float) -> None:
 
 
 def describe(folder: Path) -> dict[str, dict[str, Any]]:
-    """Length and sha256 of every file of a folder: what a manifest keeps of it."""
-    return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())}
+    """Length and checksum of every file of a folder: what a manifest keeps of it."""
+    return {p.name: {"bytes": p.stat().st_size, "blake3": checksum(p)} for p in sorted(folder.iterdir())}
 
 
-def fault_of(path: Path, expected: dict[str, Any]) -> str | None:
+def fault_of(path: Path, expected: Expected) -> str | None:
     """Why the file is not the one that was written, or None. Reads every byte."""
     try:
         size = path.stat().st_size
         if size != expected["bytes"]:
             return f"has {size} bytes, {expected['bytes']} were written"
-        return None if sha256(path) == expected["sha256"] else OTHER_BYTES
+        known, hashing = known_by(expected)
+        return None if checksum(path, hashing) == known else OTHER_BYTES
     except FileNotFoundError:
         return "is missing"
     except OSError as e:
@@ -172,20 +173,20 @@ def in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Re
         return list(pool.map(work, items))
 
 
-def read_checked(path: Path, expected: dict[str, Any]) -> Buffer:
+def read_checked(path: Path, expected: Expected) -> Buffer:
     """The bytes of a file, hashed as they are read: what was checked is what is served, whatever becomes of the file.
 
     A mapped file would be neither, and one that is cut off kills the process that has it mapped. Raises ``IndexFault``.
     """
-    size = int(expected["bytes"])
+    size, (known, hashing) = int(expected["bytes"]), known_by(expected)
     with _telling(path), path.open("rb", buffering=0) as file:
         _check_length(path, file.fileno(), size)
-        data, digest, at = np.empty(size, np.uint8), hashlib.sha256(), 0
+        data, digest, at = np.empty(size, np.uint8), hashing(), 0
         view = memoryview(data)  # type: ignore[arg-type]  # arrays are buffers
         while at < size and (got := file.readinto(view[at : at + _STEP])):
             digest.update(view[at : at + got])
             at += got
-    if digest.hexdigest() != expected["sha256"]:
+    if digest.hexdigest() != known:
         raise IndexFault(f"{path.name} {OTHER_BYTES}")
     return data
 
@@ -194,7 +195,7 @@ class KeptFile:
     """A file that is read piece by piece, too large for what is ever asked of it. Whoever reads checks each piece: only the
     length of the file is looked at here. It is held open, so that it can be read after a sweep has deleted it."""
 
-    def __init__(self, path: Path, expected: dict[str, Any]) -> None:
+    def __init__(self, path: Path, expected: Expected) -> None:
         """Raises ``IndexFault`` where it has another length than was written."""
         self._path = path
         with _telling(path):
@@ -241,9 +242,9 @@ def array_of(data: Buffer, dtype: type[np.generic]) -> NDArray[Any]:
     return data[file.tell() :].view(dtype).reshape(shape)
 
 
-def sha256(path: Path) -> str:
+def checksum(path: Path, hashing: Callable[[], Any] = blake3) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, hashing).hexdigest()
 
 
 def remove_others(folder: Path, keep: set[str], older_than_s: float, now_s: float) -> None:

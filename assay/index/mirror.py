@@ -18,6 +18,7 @@ from filelock import FileLock
 from assay.config import Legs
 from assay.errors import IndexFault
 from assay.index import snapshot
+from assay.index.checksums import known_by
 from assay.index.files import REPAIR, Layout, fault_of, remove_stale, write_atomic
 from assay.index.remote import Files, Remote
 from assay.index.segment import FileEntry
@@ -127,7 +128,7 @@ def _push(layout: Layout, remote: Remote, manifest: Manifest) -> None:
         kept = [manifest, *([] if base is None else [snapshot.read(layout, base, any_format=True)])]
     except FileNotFoundError:
         return  # nothing is deleted where it is not known what is served
-    remote.sweep({m.id for m in kept}, {entry.sha256 for m in kept for entry in files_of(m).values()})
+    remote.sweep({m.id for m in kept}, {known_by(e)[0] for m in kept for e in _plain(files_of(m)).values()})
 
 
 def files_of(manifest: Manifest) -> dict[str, FileEntry]:
@@ -137,7 +138,7 @@ def files_of(manifest: Manifest) -> dict[str, FileEntry]:
 
 
 def _plain(files: Mapping[str, FileEntry]) -> Files:
-    return {name: (entry.bytes, entry.sha256) for name, entry in files.items()}
+    return {name: entry.model_dump() for name, entry in files.items()}
 
 
 def _sweep(layout: Layout) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.errors import IndexFault
+from assay.index.checksums import OTHER_BYTES
 from assay.index.dense import Ids
-from assay.index.files import OTHER_BYTES, Buffer, KeptFile, array_of
+from assay.index.files import Buffer, KeptFile, array_of
 from assay.types import Chunk
 
 FILE, PLACES = "passages.msgpack", "passages.npy"

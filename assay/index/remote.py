@@ -1,16 +1,15 @@
 """An index in an object store: S3, GCS, Azure and what speaks their protocols, by ``obstore``.
 
 Its files are worked on in a local mirror with the same code as a local index. What a snapshot needs lies in the store under its
-sha256, so nothing there is ever written over but ``CURRENT``, and that only by whoever saw the one before it::
+checksum, so nothing there is ever written over but ``CURRENT``, and that only by whoever saw the one before it::
 
-    blobs/SHA256           every file of a snapshot
+    blobs/CHECKSUM         every file of a snapshot
     snapshots/ID.json      its manifest
     states/ID.json         the state of the document store at that snapshot, for the next writer
     CURRENT                the id and the sha256 of the snapshot in force
     writer.lock            the writer's lease, renewed while it lives
 """
 
-import hashlib
 import os
 import secrets
 import socket
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import IndexBusy, IndexFault, SetupError
+from assay.index.checksums import OTHER_BYTES, Expected, known_by
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 
@@ -31,8 +31,8 @@ _GRACE_S = 3600.0  # a retriever may still be fetching what the last snapshots n
 _TRANSFERS = 8
 _LOCK = "writer.lock"
 
-# Path in the index -> (length, sha256).
-Files = Mapping[str, tuple[int, str]]
+# By path in the index.
+Files = Mapping[str, Expected]
 
 
 class Remote:
@@ -80,7 +80,7 @@ class Remote:
     def fetch(self, files: Files, root: Path) -> None:
         """Bring files into a mirror, each whole and verified or not at all."""
         with ThreadPoolExecutor(_TRANSFERS) as pool, _reaching():
-            list(pool.map(lambda name: self._fetch(files[name][1], root / name), files))
+            list(pool.map(lambda name: self._fetch(files[name], root / name), files))
 
     def publish(self, id: str, line: str, manifest: bytes, state: bytes, files: Files, root: Path) -> None:
         """Upload what is missing, then put ``CURRENT`` in place of the one last seen.
@@ -91,10 +91,10 @@ class Remote:
 
         with _reaching():
             there = {Path(m["path"]).name for batch in self._store.list(prefix="blobs") for m in batch}
-            missing = {sha: name for name, (_, sha) in files.items() if sha not in there}
+            missing = {blob: name for name, file in files.items() if (blob := known_by(file)[0]) not in there}
 
             with ThreadPoolExecutor(_TRANSFERS) as pool:
-                list(pool.map(lambda sha: self._store.put(f"blobs/{sha}", root / missing[sha]), missing))
+                list(pool.map(lambda blob: self._store.put(f"blobs/{blob}", root / missing[blob]), missing))
             self._store.put(f"snapshots/{id}.json", manifest)
             self._store.put(f"states/{id}.json", state)
             try:
@@ -162,19 +162,20 @@ class Remote:
         except (BaseError, OSError):
             return  # it runs out by itself
 
-    def _fetch(self, sha: str, path: Path) -> None:
+    def _fetch(self, expected: Expected, path: Path) -> None:
+        known, hashing = known_by(expected)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-        digest = hashlib.sha256()
+        digest = hashing()
         try:
             with temporary.open("xb") as file:
-                for piece in self._store.get(f"blobs/{sha}").stream(min_chunk_size=4 << 20):
+                for piece in self._store.get(f"blobs/{known}").stream(min_chunk_size=4 << 20):
                     digest.update(piece)
                     file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
-            if digest.hexdigest() != sha:
-                raise IndexFault(f"the object of {path.name} has other bytes than were written (sha256 differs)")
+            if digest.hexdigest() != known:
+                raise IndexFault(f"the object of {path.name} {OTHER_BYTES}")
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

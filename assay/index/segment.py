@@ -34,13 +34,24 @@ Loaded = TypeVar("Loaded")
 IDS = "ids.npy"
 
 
-class FileEntry(BaseModel):
-    """What a manifest keeps of a file."""
+class Blake3File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bytes: int
+    blake3: str
+
+
+class Sha256File(BaseModel):
+    """Of a manifest of a format before 5: a writer must be able to fetch the store that it names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bytes: int
     sha256: str
+
+
+FileEntry = Blake3File | Sha256File
+"""What a manifest keeps of a file."""
 
 
 class Torn(NamedTuple):
@@ -104,7 +115,7 @@ def build(
         terms=int(terms.lengths.sum()),
         dense=kind,
         bm25=scored,
-        files={k: FileEntry(**v) for k, v in files.items()},
+        files={k: Blake3File(**v) for k, v in files.items()},
     )
 
 

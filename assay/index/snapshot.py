@@ -17,9 +17,9 @@ from assay.index import segment
 from assay.index.buckets import BucketSchema
 from assay.index.chunk import passage_text
 from assay.index.dense import Ids, kind_for
-from assay.index.files import REPAIR, RESTORE, Layout, fault_of, in_threads, remove_others, sha256, write_atomic
+from assay.index.files import REPAIR, RESTORE, Layout, checksum, fault_of, in_threads, remove_others, write_atomic
 from assay.index.passages import COLUMNS, Writer
-from assay.index.segment import Bm25, Content, FileEntry, SegmentEntry, read_ids
+from assay.index.segment import Blake3File, Bm25, Content, FileEntry, SegmentEntry, read_ids
 from assay.index.sparse import Terms, analyse
 from assay.index.store import Store
 
@@ -40,6 +40,12 @@ class EmbedderEntry(BaseModel):
     name: str
     checksum: str
     dim: int
+
+
+class _Format(BaseModel):
+    """What is read of a manifest first, whatever else it has."""
+
+    format: int
 
 
 class Manifest(BaseModel):
@@ -173,14 +179,14 @@ def parse(line: str, read: Callable[[str], bytes], *, any_format: bool = False) 
     if hashlib.sha256(data).hexdigest() != digest:
         raise IndexFault(f"the manifest snapshots/{name}.json has other bytes than were published; {REPAIR}")
     try:
-        manifest = Manifest.model_validate_json(data)
+        found = _Format.model_validate_json(data).format
+        if found != FORMAT and not any_format:
+            raise IndexFault(f"the index has format {found}, this version reads {FORMAT}; {REPAIR}")
+        return Manifest.model_validate_json(data), data
     except ValidationError as e:
         raise IndexFault(
             f"the manifest snapshots/{name}.json is of another format ({e.error_count()} faults); {REPAIR}"
         ) from None
-    if manifest.format != FORMAT and not any_format:
-        raise IndexFault(f"the index has format {manifest.format}, this version reads {FORMAT}; {REPAIR}")
-    return manifest, data
 
 
 def check_versions(layout: Layout) -> None:
@@ -280,7 +286,7 @@ def _files(store: Store, current: Manifest | None) -> dict[str, FileEntry]:
     """Files that the last snapshot named keep its checksums: what happened to them since must not become right."""
     known = current.files if current else {}
     return {
-        name: known.get(name) or FileEntry(bytes=path.stat().st_size, sha256=sha256(path))
+        name: known.get(name) or Blake3File(bytes=path.stat().st_size, blake3=checksum(path))
         for name, path in store.files().items()
     }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import obstore
 import pytest
+from blake3 import blake3
 from moto.server import ThreadedMotoServer
 from obstore.store import from_url
 
@@ -17,6 +18,7 @@ from assay.errors import IndexFault, SetupError
 from assay.index import files, mirror, remote, snapshot
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
+from assay.index.segment import Blake3File, Sha256File
 from assay.retrieve import LocalRetriever
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, flipped, found, made_old, search, write
@@ -289,23 +291,58 @@ def test_torn_passages_in_the_mirror_heal_by_themselves(uri: str, tmp_path: Path
     assert len(found(search(r, "lion"))) == 5 and r.reasons == ()
 
 
-@pytest.mark.parametrize("machine", ["machine-a", "machine-b"])
-def test_an_index_of_the_format_before_is_built_anew_by_any_writer(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
-) -> None:
-    folder, layout = write(tmp_path / "a", LION), Layout(uri)
-    ingest(folder, uri)
-    old, store = made_old(layout), remote.Remote(uri)._store
+def test_every_file_lies_under_its_blake3(uri: str, tmp_path: Path) -> None:
+    ingest(write(tmp_path / "a", LION), uri)
+    store, blobs = remote.Remote(uri)._store, [name for name in objects(uri) if name.startswith("blobs/")]
+    assert len(blobs) > 5
+    assert blobs == [f"blobs/{blake3(bytes(store.get(name).bytes())).hexdigest()}" for name in blobs]
+
+
+def publish_old(uri: str) -> snapshot.Manifest:
+    """Put what this machine has published in place of itself, as the format before would have."""
+    layout, store = Layout(uri), remote.Remote(uri)._store
+    old = made_old(layout)
+    store.delete([name for name in objects(uri) if name.startswith("blobs/")])
+    for name, entry in mirror.files_of(old).items():
+        assert isinstance(entry, Sha256File)
+        store.put(f"blobs/{entry.sha256}", layout.root / name)
     store.put(f"snapshots/{old.id}.json", layout.snapshots / f"{old.id}.json")
     store.put(f"states/{old.id}.json", layout.state)
     store.put("CURRENT", layout.current.read_bytes())
     (layout.root / "BASE").write_bytes(layout.current.read_bytes())
+    return old
+
+
+@pytest.mark.parametrize("machine", ["machine-a", "machine-b"])
+def test_an_index_of_the_format_before_is_built_anew_by_any_writer(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    folder = write(tmp_path / "a", LION)
+    ingest(folder, uri)
+    old, before = publish_old(uri), objects(uri)
     on(machine, monkeypatch, tmp_path)
     r = retriever(uri)
     assert r.index_version is None and f"has format {old.format}" in r.reasons[0]
     ingest(folder, uri)
     assert r.reload() and r.reasons == ()
     assert len(found(search(r, "lion"))) == 5
+    now = snapshot.read_current(Layout(uri))
+    assert all(isinstance(entry, Blake3File) for entry in mirror.files_of(now).values())
+    assert before.keys() <= objects(uri).keys(), "retrievers of the version before are on it still"
+
+
+def test_damage_in_the_store_of_the_format_before_is_refused_by_name(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "a", LION)
+    ingest(folder, uri)
+    old, store = publish_old(uri), remote.Remote(uri)._store
+    for entry in old.files.values():
+        assert isinstance(entry, Sha256File)
+        store.put(f"blobs/{entry.sha256}", b"\0" * entry.bytes)
+    on("machine-b", monkeypatch, tmp_path)
+    with pytest.raises(IndexFault, match="checksum differs"):
+        ingest(folder, uri)
 
 
 def test_damage_in_the_store_is_refused_by_name(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +353,7 @@ def test_damage_in_the_store_is_refused_by_name(uri: str, tmp_path: Path, monkey
             store.put(name, b"\0" * size)
     on("machine-b", monkeypatch, tmp_path)
     r = retriever(uri)
-    assert r.index_version is None and "sha256 differs" in r.reasons[0]
+    assert r.index_version is None and "checksum differs" in r.reasons[0]
 
 
 def test_what_no_kept_snapshot_needs_is_deleted_after_its_grace(

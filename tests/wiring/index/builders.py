@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from assay.index.ingest import Ingestion, Report, find_sources
 from assay.index.parse import parse
 from assay.index.parse.parsed import FORMATS, Parsed
 from assay.index.parse.parser import Parser
+from assay.index.segment import FileEntry, Sha256File
 from assay.index.snapshot import FORMAT, REBUILD_ROWS, Manifest, read_current
 from assay.retrieve import LocalRetriever
 from assay.types import DocumentQuery, SearchQuery, SearchResult
@@ -92,9 +93,18 @@ def flipped(path: Path, at: int = -1) -> None:
 
 
 def made_old(layout: Layout) -> Manifest:
-    """The snapshot in force, as if it had been published in the format before."""
-    manifest = read_current(layout).model_copy(update={"format": FORMAT - 1})
-    data = manifest.model_dump_json().encode()
+    """The snapshot in force, as if it had been published in the format before, which knew files by their SHA-256."""
+
+    def old(folder: Path, files: Iterable[str]) -> dict[str, FileEntry]:
+        held = {name: (folder / name).read_bytes() for name in files}
+        return {n: Sha256File(bytes=len(data), sha256=hashlib.sha256(data).hexdigest()) for n, data in held.items()}
+
+    now = read_current(layout)
+    segments = tuple(s.model_copy(update={"files": old(layout.segments / s.id, s.files)}) for s in now.segments)
+    files = old(layout.root, now.files)
+    manifest = now.model_copy(update={"format": FORMAT - 1, "files": files, "segments": segments})
+    data = manifest.model_dump_json(indent=1).encode()
+    (layout.snapshots / f"{now.id}.json").unlink()
     (layout.snapshots / f"{manifest.id}.json").write_bytes(data)
     layout.current.write_text(f"{manifest.id} {hashlib.sha256(data).hexdigest()}")
     return manifest

@@ -1,5 +1,6 @@
 """Passages are read from their file when they are shown: whatever becomes of it meanwhile, none but the right ones are."""
 
+import hashlib
 import os
 import shutil
 import threading
@@ -16,7 +17,7 @@ from assay.index.files import KeptFile, Layout
 from assay.index.mirror import compact
 from assay.index.passages import FILE, PLACES
 from assay.index.segment import Segment, open_passages, read
-from assay.index.snapshot import FORMAT, read_current
+from assay.index.snapshot import FORMAT, newest, read_current
 from assay.retrieve import LocalRetriever
 from assay.types import SearchQuery
 from tests.wiring.index.builders import flipped, found, ingest, made_old, retriever, search, write
@@ -228,6 +229,17 @@ def test_a_torn_one_is_built_anew_before_anything_is_published_over_it(
     assert read_current(Layout(str(index))).segments != before
 
 
+def test_an_index_of_a_format_to_come_is_named_as_such(index: Path) -> None:
+    """Whatever its manifest has that this version does not know."""
+    layout = Layout(str(index))
+    data = b'{"format": %d, "parts": {}}' % (FORMAT + 1)
+    (layout.snapshots / "v2-abcdef.json").write_bytes(data)
+    layout.current.write_text(f"v2-abcdef {hashlib.sha256(data).hexdigest()}")
+    assert retriever(index).reasons == (
+        f"the index has format {FORMAT + 1}, this version reads {FORMAT}; run: python -m assay ingest",
+    )
+
+
 def test_an_index_of_the_format_before_says_what_mends_it(index: Path) -> None:
     layout = Layout(str(index))
     old = made_old(layout)
@@ -238,4 +250,7 @@ def test_an_index_of_the_format_before_says_what_mends_it(index: Path) -> None:
     assert ingest(index.parent / "a", index).count("unchanged") == len(FILES), "the store is as it was"
     assert r.reload() and r.reasons == ()
     assert read_current(layout).number == old.number + 1
+    assert [m.id for m in newest(layout, 2)] == [read_current(layout).id, old.id], (
+        "it may be served still, and has the legs"
+    )
     assert sorted(found(search(r, ALL))) == sorted(FILES)

@@ -203,7 +203,7 @@ def test_it_says_what_it_did_and_judges_by_what_the_fit_has_not_seen(done: Done)
     assert [name for name in named if not any(how in name for how in unseen)] == []
     for part in ("hotpotqa,", "squad2,", "all sets,", "about,", "holds,", "refused,", "support,", "neighbours,"):
         assert any(name.startswith(part) for name in named), part
-    assert "evidence: 96 of 96" in done.err and "likelihood: 27 prompt tokens a passage" in done.err
+    assert "evidence: 96 of 96" in done.err and "likelihood: 28 prompt tokens a passage" in done.err
 
 
 def test_a_graph_of_that_model_takes_up_what_was_fitted(done: Done) -> None:
@@ -246,7 +246,7 @@ def test_a_graph_is_calibrated_by_the_rerankers_own_model(done: Done) -> None:
         ({"--engine": "tniy"}, "the config has no engine 'tniy' (there are: small, tiny)"),
         ({"--methods": "likelihood,magic"}, "'magic' is no method of reranking"),
         ({"--data": "empty"}, "has no labelled evidence"),
-        ({}, "cannot score given texts"),
+        ({}, "the engine 'tiny' cannot do 'score', which the method 'likelihood' needs"),
     ],
     ids=["no such engine", "no such method", "nothing labelled", "an endpoint without scores"],
 )
@@ -254,7 +254,7 @@ def test_what_cannot_be_fitted_is_said_and_nothing_is_written(
     change: dict[str, str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_data(tmp_path / "data")
-    config = write_config(tmp_path, "http://127.0.0.1:9/v1", preset="generic")
+    config = write_config(tmp_path, "http://127.0.0.1:9/v1", preset="vllm" if change else "generic")
     options = {"--engine": "tiny", "--data": "data", "--methods": "likelihood", "--work": "work", "--out": "out.json"}
     options = {n: str(tmp_path / v) if n in ("--data", "--work", "--out") else v for n, v in (options | change).items()}
     given = [word for option in options.items() for word in option]

@@ -57,7 +57,7 @@ def test_the_candidates_of_two_requests_are_in_the_engine_at_once() -> None:
     """One that waited for another, of its own request or of the other one, would wait for ever."""
     engine: Any = serve.deployment(_ScoringEngine, name="engine-small")
     config = RerankerConfig(method="likelihood")
-    app = Reranker.bind(config, engine.bind(PROMPTS_OF_ONE * len(QUESTIONS)), "", Prompts())  # type: ignore[attr-defined]
+    app = Reranker.bind(config, engine.bind(PROMPTS_OF_ONE * len(QUESTIONS)), "", Prompts(), EngineConfig())  # type: ignore[attr-defined]
     handle: Any = serve.run(app, name="one-batch", _local_testing_mode=True)
     waiting = [handle.rerank.remote(RerankRequest(question, HITS, len(HITS))) for question in QUESTIONS]
     for response in waiting:

@@ -164,7 +164,11 @@ class ExpanderConfig(_Config):
         description="Where the buckets have more fields, they are chosen in a call of its own.",
     )
     max_tokens: int | None = Field(
-        default=None, ge=16, le=4096, description="none: 96 for a rewrite and variants, 512 for a whole plan."
+        default=None,
+        ge=16,
+        le=4096,
+        description="none: 96 for a rewrite and two variants, 32 for each more, 1024 for a whole plan. The plan's texts and "
+        "lists are bounded so that it ends within them.",
     )
     timeout_s: float = Field(default=8, gt=0, le=600)
     implementation: str | None = _implementation()
@@ -176,7 +180,8 @@ class ExpanderConfig(_Config):
 
     @property
     def tokens(self) -> int:
-        return self.max_tokens or (512 if self.decided - {"rewrite", "expand"} else 96)
+        whole = self.decided - {"rewrite", "expand"}
+        return self.max_tokens or (1024 if whole else max(96, 32 * (self.variants + 1)))
 
     def of(self, engine: AnyEngine) -> "ExpanderConfig":
         """Its own steps, or those that the engine is capable of."""

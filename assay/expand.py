@@ -16,7 +16,7 @@ from assay.config import ExpanderConfig
 from assay.inert import inert
 from assay.llm.tools import schema_fault
 from assay.llm.wire import AS_JSON
-from assay.plan import Planned, filters_of, plan_schema, usable, wide
+from assay.plan import Planned, filters_of, fitting_schema, usable, wide
 from assay.ports import LLM, Tokenizer
 from assay.schemas import Step, Usage
 from assay.simple import simple
@@ -30,6 +30,9 @@ HISTORY = Bounds(messages=8, tokens=1_200)
 SAID_CHARS, SAID_TOKENS = 600, 150  # of one message of it
 # Characters of each description, and of each list of values: the longest for which the prompt has room.
 CARDS = (sys.maxsize, 1_000, 160, 40, 0)
+
+# Of a plan's tokens, what its longest may take: a model's own words may need more tokens than the question's.
+FILLED = 0.9
 
 # A small model imitates better than it obeys: with examples it paraphrases where it had copied the schema's own words.
 EXAMPLES = (
@@ -86,9 +89,10 @@ class LLMExpander:
         steps = self._steps(request)
         if not steps or self._is_simple(request):
             return Plan(query=request.question)
-        if "filters" in steps and "route" in steps and _fields(request.buckets) > self._config.fields_per_call:
+        schema, whole = self._schema(request, steps)
+        if {"filters", "route"} <= steps and (_fields(request.buckets) > self._config.fields_per_call or not whole):
             return await self._in_two(request, steps)
-        return await self._in_one(request, steps)
+        return await self._in_one(request, steps, schema)
 
     def _is_simple(self, request: PlanRequest) -> bool:
         return self._config.skip_simple and not request.history and simple(request.question, request.buckets)
@@ -108,20 +112,29 @@ class LLMExpander:
 
     async def _in_two(self, request: PlanRequest, steps: set[Step]) -> Plan:
         """The buckets first, by their descriptions alone; then the rest, with the fields of those that were chosen."""
-        first = await self._in_one(request, steps & {"gate", "rewrite", "route"})
+        which = steps & {"gate", "rewrite", "route"}
+        first = await self._in_one(request, which, self._schema(request, which)[0])
         if first.fault or not first.search:
             return first
         chosen = tuple(b for b in request.buckets if b.name in first.buckets) or request.buckets
         then = replace(request, question=first.query, history=(), buckets=chosen)
-        second = await self._in_one(then, steps - {"gate", "rewrite"} - ({"route"} if len(chosen) < 2 else set()))
+        rest = steps - {"gate", "rewrite"} - ({"route"} if len(chosen) < 2 else set())
+        second = await self._in_one(then, rest, self._schema(then, rest)[0])
         usage = first.usage + second.usage
         if second.fault:
             return replace(first, usage=usage, fault=second.fault)
         buckets = second.buckets or tuple(b.name for b in chosen)
         return replace(second, usage=usage, buckets=buckets, search=True, reason=first.reason)
 
-    async def _in_one(self, request: PlanRequest, steps: set[Step]) -> Plan:
-        schema = plan_schema(steps, request.buckets, self._variants(request))
+    def _schema(self, request: PlanRequest, steps: set[Step]) -> tuple[str, bool]:
+        """That of a plan that ends within its tokens, and whether there is one."""
+
+        def fits(longest: str) -> bool:
+            return self._tokenizer.count(longest) <= FILLED * self._config.tokens
+
+        return fitting_schema(steps, request.buckets, self._variants(request), request.question, fits)
+
+    async def _in_one(self, request: PlanRequest, steps: set[Step], schema: str) -> Plan:
         messages = self._fitting(request, steps, schema)
         if messages is None:
             output = f"a plan of {self._config.tokens} (expander.max_tokens)"

@@ -3,11 +3,15 @@
 The schema and the parser stand together, since one must not change without the other. A schema is made for one scope: buckets,
 fields, operators and values are those that there are, so that nothing else can be written. What a schema cannot hold is
 checked here: a filter must rest on words that somebody said.
+
+A small model fills every text and list to its bound. So the bounds together are such that the longest plan still ends within
+the tokens that it may have: what is cut off is no plan.
 """
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal
 
@@ -18,10 +22,8 @@ from assay.schemas import OPS, Filter, FilterOp, Intent, Or, Predicate, Step, St
 from assay.text import normalise, terms
 from assay.types import BucketInfo, FieldInfo
 
-# One word is about 6 characters. A small model's query is a few words; a longer bound only keeps it looping for longer.
-QUERY_CHARS, SHORT_CHARS = 160, 64
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-MOST_FILTERS, MOST_QUESTIONS, MOST_TOPICS, MOST_ENTITIES, MOST_LISTED = 6, 4, 4, 6, 8
+_MOST_NUMBER = 10**15  # a number without bounds has digits without end
 
 Value = str | float | bool
 
@@ -68,36 +70,113 @@ class Planned(_Part):
     format: WrittenStyle | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a plan may hold: the characters of a text of each kind, and the length of each list."""
+
+    query: int
+    reason: int
+    said: int  # the words that a condition rests on
+    value: int  # a condition's value, where it is a text: cut off, it would be another value
+    name: int  # an entity's or a topic's
+    filters: int  # of each bucket
+    questions: int
+    topics: int
+    entities: int
+    listed: int  # the values of one condition
+
+
+# One word is about 6 characters. A small model's query is a few words; a longer bound only keeps it looping for longer.
+SIZES = (
+    Size(query=160, reason=160, said=80, value=80, name=60, filters=6, questions=4, topics=4, entities=6, listed=8),
+    Size(query=120, reason=100, said=60, value=72, name=48, filters=5, questions=4, topics=3, entities=4, listed=6),
+    Size(query=100, reason=64, said=40, value=64, name=40, filters=4, questions=3, topics=2, entities=3, listed=4),
+    Size(query=80, reason=48, said=32, value=60, name=32, filters=4, questions=2, topics=2, entities=2, listed=3),
+    Size(query=72, reason=32, said=24, value=56, name=24, filters=3, questions=2, topics=1, entities=2, listed=2),
+    Size(query=56, reason=24, said=20, value=48, name=20, filters=2, questions=2, topics=1, entities=1, listed=2),
+    Size(query=32, reason=24, said=16, value=40, name=16, filters=1, questions=2, topics=1, entities=1, listed=2),
+)
+_SHORT = 64  # of a query, where there is no more to a plan than such
+
+
 def wide(steps: Collection[Step]) -> bool:
     """Whether more is to be decided than what a small model can: it rewrites and varies a question, and no more."""
     return not set(steps) <= {"rewrite", "expand"}
 
 
-def plan_schema(steps: Collection[Step], buckets: Sequence[BucketInfo] = (), variants: int = 0) -> str:
-    """The JSON schema of a plan for these buckets, as text. Every string and list is bounded, so that the model ends."""
-    query, properties = _text(QUERY_CHARS if wide(steps) else SHORT_CHARS, 3), dict[str, Any]()
+def fitting_schema(
+    steps: Collection[Step],
+    buckets: Sequence[BucketInfo],
+    variants: int,
+    like: str,
+    fits: Callable[[str], bool],
+) -> tuple[str, bool]:
+    """The schema of the most spacious plan whose longest ``fits``, and whether any does: the smallest, if none. ``like``: a
+    text in the language that the plan will be written in."""
+    schema = ""
+    for size in SIZES:
+        schema = plan_schema(steps, buckets, variants, size)
+        if fits(longest(schema, like)):
+            return schema, True
+    return schema, False
+
+
+def plan_schema(
+    steps: Collection[Step], buckets: Sequence[BucketInfo] = (), variants: int = 0, size: Size = SIZES[0]
+) -> str:
+    """The JSON schema of a plan for these buckets, as text. Every string, number and list is bounded, so that the model
+    ends."""
+    query, properties = _text(size.query if wide(steps) else min(size.query, _SHORT), 3), dict[str, Any]()
     if "gate" in steps:
-        properties |= {"reason": _text(QUERY_CHARS), "search": {"type": "boolean"}}
+        properties |= {"reason": _text(size.reason), "search": {"type": "boolean"}}
     if "rewrite" in steps:
         properties["query"] = query
     if "decompose" in steps:
         properties["intent"] = {"enum": ["answer", "list", "summarise", "compare", "compute"]}
     if "route" in steps:
-        searches = [_search(bucket, buckets, "filters" in steps) for bucket in buckets]
+        searches = [_search(bucket, buckets, "filters" in steps, size) for bucket in buckets]
         properties["searches"] = _array({"anyOf": searches}, 1, len(buckets))
     elif "filters" in steps and (fields := usable(buckets)):
-        properties["filters"] = _conditions(fields)
+        properties["filters"] = _conditions(fields, size)
     if "decompose" in steps:
         role = {"enum": ["company", "person", "place", "product", "other"]}
-        properties["entities"] = _array(_object({"name": _text(60), "role": role}), 0, MOST_ENTITIES)
-        properties["topics"] = _array(_text(60), 0, MOST_TOPICS)
+        properties["entities"] = _array(_object({"name": _text(size.name), "role": role}), 0, size.entities)
+        properties["topics"] = _array(_text(size.name), 0, size.topics)
         properties["strategy"] = {"enum": ["keyword", "semantic", "hybrid"]}
-        properties["questions"] = _array(query, 0, MOST_QUESTIONS)
+        properties["questions"] = _array(query, 0, size.questions)
     if "expand" in steps:
         properties["variants"] = _array(query, 0 if "gate" in steps else variants, variants)
     if "format" in steps:
         properties["format"] = {"enum": ["prose", "list", "table"]}
     return json.dumps(_object(properties), ensure_ascii=False)
+
+
+def longest(schema: str, like: str) -> str:
+    """The longest that a schema of ``plan_schema`` admits, its texts being pieces of ``like``."""
+    return json.dumps(_longest(json.loads(schema), like), ensure_ascii=False)
+
+
+def _longest(node: dict[str, Any], like: str) -> Any:
+    if kinds := node.get("anyOf"):
+        return max((_longest(kind, like) for kind in kinds), key=_length)
+    if values := node.get("enum"):
+        return max(values, key=_length)
+    match node["type"]:
+        case "object":
+            return {name: _longest(part, like) for name, part in node["properties"].items()}
+        case "array":
+            return [_longest(node["items"], like)] * node["maxItems"]
+        case "boolean":
+            return False
+        case "number":
+            return -_MOST_NUMBER + 0.123456
+        case _:
+            most = node.get("maxLength", len("2026-01-31"))
+            return (like * (most // len(like) + 1))[:most]
+
+
+def _length(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False))
 
 
 def usable(buckets: Sequence[BucketInfo]) -> list[FieldInfo]:
@@ -198,46 +277,48 @@ def _text(most: int, least: int = 1) -> dict[str, Any]:
     return {"type": "string", "minLength": least, "maxLength": most}
 
 
-def _search(bucket: BucketInfo, beside: Sequence[BucketInfo], with_filters: bool) -> dict[str, Any]:
+def _search(bucket: BucketInfo, beside: Sequence[BucketInfo], with_filters: bool, size: Size) -> dict[str, Any]:
     properties: dict[str, Any] = {"bucket": {"enum": [bucket.name]}}
     alike = {field.name for field in usable(beside)} if with_filters else set()
     if fields := [field for field in bucket.fields if field.name in alike]:
-        properties["filters"] = _conditions(fields)
+        properties["filters"] = _conditions(fields, size)
     return _object(properties)
 
 
-def _conditions(fields: Sequence[FieldInfo]) -> dict[str, Any]:
-    return _array({"anyOf": [kind for field in fields for kind in _kinds(field)]}, 0, MOST_FILTERS)
+def _conditions(fields: Sequence[FieldInfo], size: Size) -> dict[str, Any]:
+    return _array({"anyOf": [kind for field in fields for kind in _kinds(field, size)]}, 0, size.filters)
 
 
-def _kinds(field: FieldInfo) -> list[dict[str, Any]]:
+def _kinds(field: FieldInfo, size: Size) -> list[dict[str, Any]]:
     """The tests that a field admits, one schema for each shape of value. ``is_null`` is nobody's question."""
-    value = _value_schema(field)
+    value = _value_schema(field, size)
     ops = [op for op in OPS[field.type] if op != "is_null"]
     if field.values:
         ops = [op for op in ops if op != "like"]  # the values themselves can be named
     elif field.type in ("text", "list"):
         ops = ["=", "like"]
     single = [op for op in ops if op not in ("in", "between")]
-    kinds = [_condition(field, single, value)]
+    kinds = [_condition(field, single, value, size)]
     if "in" in ops and field.values:
-        kinds.append(_condition(field, ["in"], _array(value, 1, MOST_LISTED)))
+        kinds.append(_condition(field, ["in"], _array(value, 1, size.listed), size))
     if "between" in ops:
-        kinds.append(_condition(field, ["between"], _array(value, 2, 2)))
+        kinds.append(_condition(field, ["between"], _array(value, 2, 2), size))
     return kinds
 
 
-def _condition(field: FieldInfo, ops: Sequence[str], value: dict[str, Any]) -> dict[str, Any]:
-    return _object({"said": _text(80), "field": {"enum": [field.name]}, "op": {"enum": list(ops)}, "value": value})
+def _condition(field: FieldInfo, ops: Sequence[str], value: dict[str, Any], size: Size) -> dict[str, Any]:
+    return _object(
+        {"said": _text(size.said), "field": {"enum": [field.name]}, "op": {"enum": list(ops)}, "value": value}
+    )
 
 
-def _value_schema(field: FieldInfo) -> dict[str, Any]:
+def _value_schema(field: FieldInfo, size: Size) -> dict[str, Any]:
     if field.values:
         return {"enum": list(field.values)}
     if field.type == "number":
-        return {"type": "number"}
+        return {"type": "number", "minimum": -_MOST_NUMBER, "maximum": _MOST_NUMBER}
     if field.type == "boolean":
         return {"type": "boolean"}
     if field.type == "date":
         return {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}
-    return _text(80)
+    return _text(size.value)

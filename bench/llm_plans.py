@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from assay.config import ExpanderConfig
 from assay.expand import LLMExpander
-from assay.ports import LLM
+from assay.ports import LLM, Tokenizer
 from assay.schemas import STEPS
 from assay.types import BucketInfo, Completion, CompletionRequest, FieldInfo, PlanRequest
 
@@ -76,12 +76,12 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-async def planned(llm: LLM, questions: Sequence[str], *, wide: bool) -> Counter[str]:
+async def planned(llm: LLM, tokenizer: Tokenizer, questions: Sequence[str], *, wide: bool) -> Counter[str]:
     """How many plans are valid, and how many have which fault first. ``wide``: the model decides all that it can, over two
     buckets with fields; else it varies the question, as the laptop's does by default."""
     config = ExpanderConfig(skip_simple=False, steps=STEPS if wide else None)
     judged, gate = Judged(llm), asyncio.Semaphore(AT_ONCE)
-    expander = LLMExpander(judged, config)
+    expander = LLMExpander(judged, config, tokenizer=tokenizer)
 
     async def one(number: int, question: str) -> str:
         id = f"valid-plan-{'wide' if wide else 'default'}-{number}"

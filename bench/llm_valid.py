@@ -100,7 +100,7 @@ async def valid(parts: Parts) -> list[Row]:
 
 
 async def _plans(parts: Parts, what: str, questions: list[str], *, wide: bool) -> list[Row]:
-    plans = await planned(await parts.engine(), questions, wide=wide)
+    plans = await planned(await parts.engine(), parts.tokenizer, questions, wide=wide)
     named = f"plans for {len(questions)} mixed prompts, {what}"
     return [
         at_least(f"{named}: whole JSON of its schema", plans[VALID] / len(questions), "share", 1.0),

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from assay.config import EngineConfig
-from assay.plan import plan_schema, wide
+from assay.plan import SIZES, plan_schema, wide
 from assay.schemas import STEPS, Usage
+from assay.tokens import EstimatedTokenizer
 from assay.types import Completion, CompletionRequest
 from bench.llm_plans import BUCKETS, VALID, fault_of, planned
 from deployments.calibrate import scores_file
@@ -55,10 +56,10 @@ def of(bucket: str, **condition: Any) -> dict[str, Any]:
 )
 async def test_a_whole_plan_is_held_to_its_schema(text: str | Completion, counted: str) -> None:
     llm = ScriptedLLM(text)
-    assert await planned(llm, [QUESTION], wide=True) == {counted: 1}
+    assert await planned(llm, EstimatedTokenizer(), [QUESTION], wide=True) == {counted: 1}
     (asked,) = llm.history
     assert isinstance(asked, CompletionRequest)
-    assert asked.json_schema == plan_schema(set(STEPS) - {"rewrite"}, BUCKETS, 2)
+    assert asked.json_schema in [plan_schema(set(STEPS) - {"rewrite"}, BUCKETS, 2, size) for size in SIZES]
     sent = json.loads(asked.json_schema)["properties"]
     assert wide(STEPS) and {"searches", "questions"} <= set(sent)
     assert all("filters" in one["properties"] for one in sent["searches"]["items"]["anyOf"])
@@ -76,13 +77,15 @@ async def test_a_whole_plan_is_held_to_its_schema(text: str | Completion, counte
     ],
 )
 async def test_variants_are_held_to_their_schema_too(said: dict[str, Any], counted: str) -> None:
-    assert await planned(ScriptedLLM(json.dumps(said)), [QUESTION], wide=False) == {counted: 1}
+    assert await planned(ScriptedLLM(json.dumps(said)), EstimatedTokenizer(), [QUESTION], wide=False) == {counted: 1}
 
 
 async def test_each_plan_counts_once() -> None:
     good = json.dumps({"variants": VARIANTS})
     llm = ScriptedLLM(good, "{", good, Completion(good[:9], "length", Usage()))
-    assert await planned(llm, [QUESTION] * 4, wide=False) == Counter({VALID: 2, "not JSON": 1, "cut off": 1})
+    assert await planned(llm, EstimatedTokenizer(), [QUESTION] * 4, wide=False) == Counter(
+        {VALID: 2, "not JSON": 1, "cut off": 1}
+    )
 
 
 def test_what_was_asked_for_without_a_schema_is_not_valid() -> None:

@@ -1,6 +1,7 @@
 """The plan of a capable model: bound by a schema of what there is, held to what was said, and never wider than the request."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,8 +10,9 @@ from jsonschema import Draft202012Validator
 
 from assay.config import ExpanderConfig
 from assay.expand import LLMExpander, described
-from assay.plan import plan_schema, usable
+from assay.plan import SIZES, Size, longest, plan_schema, usable
 from assay.schemas import OPS, STEPS, Usage
+from assay.tokens import EstimatedTokenizer
 from assay.types import BucketInfo, Completion, CompletionRequest, Entity, FieldInfo, Message, Plan, PlanRequest
 from tests.fakes import ScriptedLLM
 
@@ -182,6 +184,64 @@ def test_a_schema_binds_every_string_list_and_object() -> None:
                 walk(inner)
 
     walk(schema)
+
+
+QUESTIONS = ("Which suppliers were paid late?", "培顿·曼宁参加第 50 届超级碗时多大？", "من وقع العقد؟ 🙂👩‍👩‍👧")
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("size", SIZES, ids=range(len(SIZES)))
+def test_the_longest_of_a_schema_is_of_it_and_what_is_longer_is_not(size: Size, question: str) -> None:
+    schema = plan_schema(STEPS, BOTH, 3, size)
+    checked = Draft202012Validator(json.loads(schema))
+    filled = json.loads(longest(schema, question))
+    assert checked.is_valid(filled)
+    for name, part in filled.items():
+        if isinstance(part, list):
+            assert not checked.is_valid(filled | {name: [*part, part[0]]})
+    for name in ("query", "reason"):
+        assert not checked.is_valid(filled | {name: filled[name] + "x"})
+    contracts = json.loads(longest(plan_schema({"filters"}, BOTH[:1], 3, size), question))["filters"]
+    assert len(contracts) == size.filters and {len(one["said"]) for one in contracts} == {size.said}
+
+
+def test_sizes_fall() -> None:
+    for question in QUESTIONS:
+        lengths = [len(longest(plan_schema(STEPS, BOTH, 3, size), question)) for size in SIZES]
+        assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) == len(lengths)
+
+
+@pytest.mark.parametrize("tokens", [None, 640, 1_400, 4_096])
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_the_longest_plan_ends_within_its_tokens(question: str, tokens: int | None) -> None:
+    llm, config = ScriptedLLM(said()), ExpanderConfig(steps=STEPS, max_tokens=tokens)
+    await LLMExpander(llm, config).plan(PlanRequest(question, buckets=BOTH))
+    (request,) = (asked(llm, n) for n in range(len(llm.history)))
+    used = EstimatedTokenizer().count(longest(request.json_schema or "", question))
+    assert used <= 0.9 * request.max_tokens
+    if tokens == 4_096 and question.isascii():
+        assert request.json_schema == plan_schema(set(STEPS) - {"rewrite"}, BOTH, 2), "no smaller than need be"
+
+
+@pytest.mark.parametrize("variants", [1, 2, 8])
+async def test_so_does_the_longest_of_variants(variants: int) -> None:
+    for question in (QUESTIONS[0], "Was kostet der Anschluss eines Geräts?"):
+        llm, config = ScriptedLLM("{}"), ExpanderConfig(skip_simple=False, variants=variants)
+        await LLMExpander(llm, config).plan(PlanRequest(question, variants=variants))
+        used = EstimatedTokenizer().count(longest(asked(llm).json_schema or "", question))
+        assert used <= 0.9 * asked(llm).max_tokens
+
+
+async def test_buckets_whose_filters_do_not_fit_one_plan_are_chosen_first() -> None:
+    """Fewer buckets than a plan may name would leave some out without a word."""
+    many = tuple(replace(CONTRACTS, name=f"contracts{n}", fields=CONTRACTS.fields[:1]) for n in range(30))
+    first = json.dumps({"reason": "r", "search": True, "searches": [{"bucket": "contracts7"}]})
+    llm = ScriptedLLM(first, "{")
+    made = await LLMExpander(llm, ExpanderConfig(steps=STEPS)).plan(PlanRequest(QUESTION, buckets=many))
+    assert made.buckets == ("contracts7",) and made.fault
+    which, what = (json.loads(asked(llm, n).json_schema or "")["properties"] for n in (0, 1))
+    assert which["searches"]["maxItems"] == 30 and "filters" not in json.dumps(which)
+    assert "searches" not in what and what["filters"]["maxItems"] >= 4
 
 
 def test_operators_are_those_of_the_fields_type() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from assay.generate.grammar import NOT_FOUND, lark, regex
-from assay.plan import plan_schema
+from assay.plan import SIZES, Size, longest, plan_schema
 from assay.schemas import STEPS
 from assay.types import Evidence, Hit
 from tests.fakes import chunk
@@ -93,6 +93,23 @@ def test_xgrammar_admits_what_the_regex_admits(style: Any, text: str) -> None:
 @pytest.mark.parametrize(("style", "text"), REFUSED)
 def test_xgrammar_refuses_what_the_regex_refuses(style: Any, text: str) -> None:
     assert not accepts(xgrammar.Grammar.from_regex(regex(style, ("E1", "E2"), 5)), text)
+
+
+@pytest.mark.parametrize(
+    ("number", "admitted"),
+    [("0", True), ("0.25", True), ("-1234567.5", True), ("1e3", False), ("0." + "3" * 16, False), ("9" * 17, False)],
+)
+def test_xgrammar_ends_a_number(number: str, admitted: bool) -> None:
+    """A small model writes digits without end."""
+    grammar = xgrammar.Grammar.from_json_schema(plan_schema({"filters"}, BOTH[:1]), any_whitespace=False)
+    condition = '{"said": "1k", "field": "amount", "op": ">", "value": %s}'
+    assert accepts(grammar, '{"filters": [' + condition % number + "]}") is admitted
+
+
+@pytest.mark.parametrize("size", SIZES, ids=range(len(SIZES)))
+def test_xgrammar_admits_the_longest_plan(size: Size) -> None:
+    schema = plan_schema(STEPS, BOTH, 2, size)
+    assert accepts(xgrammar.Grammar.from_json_schema(schema, any_whitespace=False), longest(schema, "谁 signed it? 🙂"))
 
 
 def test_xgrammar_holds_a_plan_to_what_there_is() -> None:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from assay.config import ExpanderConfig
 from assay.inert import inert
+from assay.llm.longest import FILLED
 from assay.llm.tools import schema_fault
 from assay.llm.wire import AS_JSON
 from assay.plan import Planned, filters_of, fitting_schema, usable, wide
@@ -30,9 +31,6 @@ HISTORY = Bounds(messages=8, tokens=1_200)
 SAID_CHARS, SAID_TOKENS = 600, 150  # of one message of it
 # Characters of each description, and of each list of values: the longest for which the prompt has room.
 CARDS = (sys.maxsize, 1_000, 160, 40, 0)
-
-# Of a plan's tokens, what its longest may take: a model's own words may need more tokens than the question's.
-FILLED = 0.9
 
 # A small model imitates better than it obeys: with examples it paraphrases where it had copied the schema's own words.
 EXAMPLES = (

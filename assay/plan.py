@@ -18,12 +18,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from assay.bound import joined
+from assay.llm.longest import NUMBER, longest
 from assay.schemas import OPS, Filter, FilterOp, Intent, Or, Predicate, Step, Strategy, WrittenStyle
 from assay.text import normalise, terms
 from assay.types import BucketInfo, FieldInfo
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-_MOST_NUMBER = 10**15  # a number without bounds has digits without end
 
 Value = str | float | bool
 
@@ -149,34 +149,6 @@ def plan_schema(
     if "format" in steps:
         properties["format"] = {"enum": ["prose", "list", "table"]}
     return json.dumps(_object(properties), ensure_ascii=False)
-
-
-def longest(schema: str, like: str) -> str:
-    """The longest that a schema of ``plan_schema`` admits, its texts being pieces of ``like``."""
-    return json.dumps(_longest(json.loads(schema), like), ensure_ascii=False)
-
-
-def _longest(node: dict[str, Any], like: str) -> Any:
-    if kinds := node.get("anyOf"):
-        return max((_longest(kind, like) for kind in kinds), key=_length)
-    if values := node.get("enum"):
-        return max(values, key=_length)
-    match node["type"]:
-        case "object":
-            return {name: _longest(part, like) for name, part in node["properties"].items()}
-        case "array":
-            return [_longest(node["items"], like)] * node["maxItems"]
-        case "boolean":
-            return False
-        case "number":
-            return -_MOST_NUMBER + 0.123456
-        case _:
-            most = node.get("maxLength", len("2026-01-31"))
-            return (like * (most // len(like) + 1))[:most]
-
-
-def _length(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False))
 
 
 def usable(buckets: Sequence[BucketInfo]) -> list[FieldInfo]:
@@ -316,7 +288,7 @@ def _value_schema(field: FieldInfo, size: Size) -> dict[str, Any]:
     if field.values:
         return {"enum": list(field.values)}
     if field.type == "number":
-        return {"type": "number", "minimum": -_MOST_NUMBER, "maximum": _MOST_NUMBER}
+        return NUMBER
     if field.type == "boolean":
         return {"type": "boolean"}
     if field.type == "date":

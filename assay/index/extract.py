@@ -7,6 +7,7 @@ held against the document: a text, a number or a date that does not stand there 
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from assay.index.filters import instant_of
 from assay.index.parse.parsed import Raw
 from assay.index.stated import Statements
 from assay.inert import inert
+from assay.llm.longest import FILLED, NUMBER, longest
 from assay.llm.tools import schema_fault
 from assay.llm.wire import AS_JSON
 from assay.ports import LLM, Tokenizer
@@ -25,8 +27,11 @@ from assay.templates import Prompts
 from assay.tokens import room
 from assay.types import Completion, CompletionRequest, Message
 
-_TEXT_CHARS, _ITEMS = 200, 16
-_TOKENS = {"text": 80, "number": 24, "date": 24, "boolean": 12, "list": 400}  # of an answer, its key included
+# Characters of a text, and texts of a list: the most whose longest answer is no longer than this, and leaves the context room
+# for what is to be shown of a document.
+SIZES = ((200, 16), (120, 12), (80, 8), (60, 4))
+_MOST_TOKENS = 4_096  # what the most modest of the endpoints lets an answer have
+_LIKE = 400  # characters of a document that tell how many tokens its language takes
 _HEADINGS = 40
 _LEAST = 64  # tokens: less of a document says nothing
 # After so many calls in a row that nobody answered, nobody is asked any more: each would wait for its whole time.
@@ -148,14 +153,19 @@ class Extractor:
 
         Raises ``BadModelOutput`` where they leave no room for the document."""
         system = Message("system", self._prompt.fill(fields="\n".join(_line(name, f) for name, f in fields.items())))
-        output, schema = 16 + sum(_TOKENS[f.type] for f in fields.values()), schema_of(fields)
-        shown = AS_JSON + schema if self._shows_schema else ""
-        left = room(self._tokenizer, self._context_tokens, output, (system, Message("user", "")), shown)
+        headings = "\n".join(document.headings[:_HEADINGS])
+        text = inert(f"Title: {document.title}\n\nHeadings:\n{headings}\n\nText:\n{document.text.strip()}")
+        like = document.text[:_LIKE].strip() or document.title or "-"
+        for size in SIZES:
+            schema = schema_of(fields, *size)
+            output = math.ceil(self._tokenizer.count(longest(schema, like)) / FILLED)
+            shown = AS_JSON + schema if self._shows_schema else ""
+            left = room(self._tokenizer, self._context_tokens, output, (system, Message("user", "")), shown)
+            if output <= _MOST_TOKENS and left >= self._config.tokens:
+                break
         if left < _LEAST:
             limit = f"the {self._context_tokens} tokens of the model (max_model_len)"
             raise BadModelOutput(f"{len(fields)} fields leave no room for the document in {limit}")
-        headings = "\n".join(document.headings[:_HEADINGS])
-        text = inert(f"Title: {document.title}\n\nHeadings:\n{headings}\n\nText:\n{document.text.strip()}")
         return CompletionRequest(
             messages=(
                 system,
@@ -166,19 +176,21 @@ class Extractor:
         )
 
 
-def schema_of(fields: Mapping[str, FieldSchema]) -> str:
+def schema_of(fields: Mapping[str, FieldSchema], chars: int = SIZES[0][0], items: int = SIZES[0][1]) -> str:
     """The JSON schema of an answer: every field, with a value of its type or null. Every string and list is bounded."""
-    properties = {name: {"anyOf": [_value_schema(f), {"type": "null"}]} for name, f in fields.items()}
+    properties = {name: {"anyOf": [_value_schema(f, chars, items), {"type": "null"}]} for name, f in fields.items()}
     whole = {"type": "object", "properties": properties, "required": list(fields), "additionalProperties": False}
     return json.dumps(whole, ensure_ascii=False)
 
 
-def _value_schema(f: FieldSchema) -> dict[str, Any]:
-    text = {"enum": list(f.values)} if f.values else {"type": "string", "minLength": 1, "maxLength": _TEXT_CHARS}
+def _value_schema(f: FieldSchema, chars: int, items: int) -> dict[str, Any]:
+    text = {"enum": list(f.values)} if f.values else {"type": "string", "minLength": 1, "maxLength": chars}
     if f.type == "list":
-        return {"type": "array", "items": text, "maxItems": _ITEMS}
+        return {"type": "array", "items": text, "maxItems": items}
     if f.type == "date":
         return {"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}
+    if f.type == "number":
+        return NUMBER
     return text if f.type == "text" else {"type": f.type}
 
 

@@ -10,7 +10,8 @@ from jsonschema import Draft202012Validator
 
 from assay.config import ExpanderConfig
 from assay.expand import LLMExpander, described
-from assay.plan import SIZES, Size, longest, plan_schema, usable
+from assay.llm.longest import longest
+from assay.plan import SIZES, Size, plan_schema, usable
 from assay.schemas import OPS, STEPS, Usage
 from assay.tokens import EstimatedTokenizer
 from assay.types import BucketInfo, Completion, CompletionRequest, Entity, FieldInfo, Message, Plan, PlanRequest

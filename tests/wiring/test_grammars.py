@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from assay.generate.grammar import NOT_FOUND, lark, regex
-from assay.plan import SIZES, Size, longest, plan_schema
+from assay.llm.longest import longest
+from assay.plan import SIZES, Size, plan_schema
 from assay.schemas import STEPS
 from assay.types import Evidence, Hit
 from tests.fakes import chunk

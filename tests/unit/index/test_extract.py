@@ -22,7 +22,9 @@ from assay.index.extract import (
     schema_of,
 )
 from assay.index.stated import Statements
+from assay.llm.longest import NUMBER, longest
 from assay.schemas import FieldType, Usage
+from assay.tokens import EstimatedTokenizer
 from assay.types import Completion, CompletionRequest
 from tests.fakes import ScriptedLLM, WordTokenizer
 
@@ -93,7 +95,7 @@ def test_the_schema_of_an_answer_has_each_field_with_null() -> None:
     assert all(kind[1] == {"type": "null"} for kind in kinds.values())
     assert kinds["kind"][0] == {"enum": ["Supply", "Service"]}
     assert kinds["party"][0]["maxLength"] > 0
-    assert (kinds["signed"][0]["type"], kinds["amount"][0]) == ("string", {"type": "number"})
+    assert (kinds["signed"][0]["type"], kinds["amount"][0]) == ("string", NUMBER)
     assert kinds["tags"][0]["items"] == {"enum": ["a", "b"]}
 
 
@@ -140,6 +142,7 @@ def test_what_stands_there_is_kept_and_the_rest_is_dropped_and_told() -> None:
         ("no json", "no JSON"),
         ({"party": 3}, "not of their schema"),
         ({"party": "Acme", "more": 1}, "not of their schema"),
+        ({"party": float("inf")}, "not of their schema"),
         ({}, "not of their schema"),
         ([], "not of their schema"),
     ],
@@ -162,6 +165,35 @@ def test_the_document_is_data_within_a_budget() -> None:
     assert user.content.startswith("Title: Supply Agreement")
     assert len(user.content.split()) <= 64
     assert request.json_schema == schema_of({"party": field("text")})
+
+
+EVERY = {
+    "kind": field("text", values=("Supply", "Service")),
+    "party": field("text"),
+    "signed": field("date"),
+    "amount": field("number"),
+    "tags": field("list"),
+    "open": field("boolean"),
+}
+
+
+@pytest.mark.parametrize("text", ["Acme sells bolts to Bolt & Sons. ", "甲方向乙方出售螺栓。", "🙂👩‍👩‍👧"])
+@pytest.mark.parametrize("context", [None, 32_768, 4_096])
+def test_the_longest_answer_ends_within_its_tokens(text: str, context: int | None) -> None:
+    """A small model fills every text and list; of an answer that is cut off, nothing would be kept."""
+    llm, tokenizer = ScriptedLLM(json.dumps(dict.fromkeys(EVERY))), EstimatedTokenizer()
+    extractor = Extractor(llm, tokenizer, ExtractionConfig(), context_tokens=context)
+    asyncio.run(extractor.extract([(Document("A", (), text * 400), EVERY)]))
+    request = llm.history[0]
+    assert isinstance(request, CompletionRequest)
+    used = tokenizer.count(longest(request.json_schema or "", text))
+    assert 0.8 * request.max_tokens < used <= 0.9 * request.max_tokens
+    assert request.max_tokens <= 4_096
+    shown = tokenizer.count("".join(message.content for message in request.messages))
+    assert context is None or shown + request.max_tokens <= context
+    assert tokenizer.count(request.messages[1].content) > 600
+    if context != 4_096 and text.isascii():
+        assert request.json_schema == schema_of(EVERY), "no smaller than need be"
 
 
 def test_a_document_opens_no_turn_of_the_chat() -> None:
@@ -211,7 +243,7 @@ def test_hidden_text_is_left_out_unless_there_is_nothing_else() -> None:
 
 def test_a_value_that_need_not_stand_there_must_still_be_one() -> None:
     found, _ = extract(
-        {"signed": "2001-13-41", "name": "\ud800", "amount": float("inf"), "held": "2001-02-03"},
+        {"signed": "2001-13-41", "name": "\ud800", "amount": float("nan"), "held": "2001-02-03"},
         {
             "signed": field("date", stated=False, format="%d.%m.%Y"),
             "name": field("text", stated=False),

@@ -17,7 +17,7 @@ from assay.inert import inert
 from assay.llm.longest import FILLED
 from assay.llm.tools import schema_fault
 from assay.llm.wire import AS_JSON
-from assay.plan import Planned, filters_of, fitting_schema, usable, wide
+from assay.plan import Fitting, Planned, Size, filters_of, fitting_schema, usable, wide
 from assay.ports import LLM, Tokenizer
 from assay.schemas import Step, Usage
 from assay.simple import simple
@@ -87,10 +87,11 @@ class LLMExpander:
         steps = self._steps(request)
         if not steps or self._is_simple(request):
             return Plan(query=request.question)
-        schema, whole = self._schema(request, steps)
-        if {"filters", "route"} <= steps and (_fields(request.buckets) > self._config.fields_per_call or not whole):
+        fitting = self._schema(request, steps)
+        many = _fields(request.buckets) > self._config.fields_per_call
+        if {"filters", "route"} <= steps and (many or not fitting.ends):
             return await self._in_two(request, steps)
-        return await self._in_one(request, steps, schema)
+        return await self._in_one(request, steps, fitting)
 
     def _is_simple(self, request: PlanRequest) -> bool:
         return self._config.skip_simple and not request.history and simple(request.question, request.buckets)
@@ -111,28 +112,28 @@ class LLMExpander:
     async def _in_two(self, request: PlanRequest, steps: set[Step]) -> Plan:
         """The buckets first, by their descriptions alone; then the rest, with the fields of those that were chosen."""
         which = steps & {"gate", "rewrite", "route"}
-        first = await self._in_one(request, which, self._schema(request, which)[0])
+        first = await self._in_one(request, which, self._schema(request, which))
         if first.fault or not first.search:
             return first
         chosen = tuple(b for b in request.buckets if b.name in first.buckets) or request.buckets
         then = replace(request, question=first.query, history=(), buckets=chosen)
         rest = steps - {"gate", "rewrite"} - ({"route"} if len(chosen) < 2 else set())
-        second = await self._in_one(then, rest, self._schema(then, rest)[0])
+        second = await self._in_one(then, rest, self._schema(then, rest))
         usage = first.usage + second.usage
         if second.fault:
             return replace(first, usage=usage, fault=second.fault)
         buckets = second.buckets or tuple(b.name for b in chosen)
         return replace(second, usage=usage, buckets=buckets, search=True, reason=first.reason)
 
-    def _schema(self, request: PlanRequest, steps: set[Step]) -> tuple[str, bool]:
-        """That of a plan that ends within its tokens, and whether there is one."""
+    def _schema(self, request: PlanRequest, steps: set[Step]) -> Fitting:
 
         def fits(longest: str) -> bool:
             return self._tokenizer.count(longest) <= FILLED * self._config.tokens
 
         return fitting_schema(steps, request.buckets, self._variants(request), request.question, fits)
 
-    async def _in_one(self, request: PlanRequest, steps: set[Step], schema: str) -> Plan:
+    async def _in_one(self, request: PlanRequest, steps: set[Step], fitting: Fitting) -> Plan:
+        schema = fitting.schema
         messages = self._fitting(request, steps, schema)
         if messages is None:
             output = f"a plan of {self._config.tokens} (expander.max_tokens)"
@@ -158,7 +159,7 @@ class LLMExpander:
             fault = f"{error.error_count()} errors"
         if fault:
             return replace(alone, fault=f"the plan is not of its schema: {fault}")
-        return _usable(planned, request, completion.usage, alike=not wide(steps))
+        return _usable(planned, request, completion.usage, fitting.size, alike=not wide(steps))
 
     def _fitting(self, request: PlanRequest, steps: Collection[Step], schema: str) -> tuple[Message, ...] | None:
         """What the model is asked, within its context: the question and all names whole, the buckets' descriptions as long as
@@ -238,13 +239,13 @@ def _fields(buckets: Collection[BucketInfo]) -> int:
     return sum(len(bucket.fields) for bucket in buckets)
 
 
-def _usable(planned: Planned, request: PlanRequest, usage: Usage, *, alike: bool) -> Plan:
+def _usable(planned: Planned, request: PlanRequest, usage: Usage, size: Size, *, alike: bool) -> Plan:
     """What a schema cannot hold: words that somebody said, and queries that can find something new."""
     query = " ".join(planned.query.split()) or request.question
     if query != request.question and not grounded(query, request):
         return Plan(query=request.question, usage=usage, fault="the rewritten question says what nobody said")
     said = "\n".join([*(m.content for m in request.history), request.question])
-    buckets, filters, dropped = filters_of(planned, request.buckets, said)
+    buckets, filters, dropped = filters_of(planned, request.buckets, said, size.value)
     questions = distinct(query, planned.questions, alike=alike)
     return Plan(
         query=query,

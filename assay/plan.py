@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -104,21 +104,28 @@ def wide(steps: Collection[Step]) -> bool:
     return not set(steps) <= {"rewrite", "expand"}
 
 
+class Fitting(NamedTuple):
+    """``ends``: whether the longest plan of this schema ends within its tokens."""
+
+    schema: str
+    size: Size
+    ends: bool
+
+
 def fitting_schema(
     steps: Collection[Step],
     buckets: Sequence[BucketInfo],
     variants: int,
     like: str,
     fits: Callable[[str], bool],
-) -> tuple[str, bool]:
-    """The schema of the most spacious plan whose longest ``fits``, and whether any does: the smallest, if none. ``like``: a
-    text in the language that the plan will be written in."""
-    schema = ""
+) -> Fitting:
+    """The schema of the most spacious plan whose longest ``fits``; the smallest, if none. ``like``: a text in the language that
+    the plan will be written in."""
     for size in SIZES:
         schema = plan_schema(steps, buckets, variants, size)
-        if fits(longest(schema, like)):
-            return schema, True
-    return schema, False
+        if ends := fits(longest(schema, like)):
+            break
+    return Fitting(schema, size, ends)
 
 
 def plan_schema(
@@ -163,16 +170,17 @@ def usable(buckets: Sequence[BucketInfo]) -> list[FieldInfo]:
 
 
 def filters_of(
-    planned: Planned, buckets: Sequence[BucketInfo], said: str
+    planned: Planned, buckets: Sequence[BucketInfo], said: str, most: int
 ) -> tuple[tuple[str, ...], Filter | None, tuple[str, ...]]:
-    """Buckets and filter of a plan, and what was left out of it. ``said``: the whole conversation."""
+    """Buckets and filter of a plan, and what was left out of it. ``said``: the whole conversation. ``most``: characters of
+    a text of the model's own that its schema admits."""
     free = {f.name for b in buckets for f in b.fields if f.type in ("text", "list") and not f.values}
     dropped: list[str] = []
 
     def held(conditions: Sequence[Condition]) -> list[Filter]:
         kept: list[Filter] = []
         for condition in conditions:
-            if fault := _unfounded(condition, said, condition.field in free):
+            if fault := _unfounded(condition, said, most if condition.field in free else None):
                 dropped.append(f"the filter {condition.field} {condition.op} {condition.value}: {fault}")
             else:
                 kept.append(Predicate(field=condition.field, op=condition.op, value=_value(condition)))
@@ -193,13 +201,15 @@ def _in(bucket: str) -> Filter:
     return Predicate(field="bucket", op="=", value=bucket)
 
 
-def _unfounded(condition: Condition, said: str, free: bool) -> str | None:
-    """Why a condition cannot be used. ``free``: its value is a text of the model's own."""
+def _unfounded(condition: Condition, said: str, free: int | None) -> str | None:
+    """Why a condition cannot be used. ``free``: the most characters of a value that is a text of the model's own."""
     if not (words := _plain(condition.said)) or words not in _plain(said):
         return "nobody said so"
     values = condition.value if isinstance(condition.value, list) else [condition.value]
     if free and not {term for value in values for term in terms(str(value))} <= set(terms(said)):
         return "it names what nobody said"
+    if free and any(len(str(value)) >= free for value in values):
+        return f"it may go on after {free} characters"  # where the grammar ends it, whatever it is
     if not all(_is_date(value) for value in values if isinstance(value, str) and _DATE.fullmatch(value)):
         return "there is no such day"
     return None

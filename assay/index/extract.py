@@ -29,7 +29,7 @@ from assay.types import Completion, CompletionRequest, Message
 
 # Characters of a text, and texts of a list: the most whose longest answer is no longer than this, and leaves the context room
 # for what is to be shown of a document.
-SIZES = ((200, 16), (120, 12), (80, 8), (60, 4))
+SIZES = ((200, 16), (120, 12), (80, 8), (60, 4), (30, 2))
 _MOST_TOKENS = 4_096  # what the most modest of the endpoints lets an answer have
 _LIKE = 400  # characters of a document that tell how many tokens its language takes
 _HEADINGS = 40
@@ -138,9 +138,10 @@ class Extractor:
                 return _none(fields, f"not asked, since {_LOST} calls before it found no model")
             try:
                 async with asyncio.timeout(self._config.timeout_s):
-                    done = await self._llm.complete(self._request(document, fields))
+                    request, most = self._request(document, fields)
+                    done = await self._llm.complete(request)
                 self._lost = 0
-                return _checked(_answer(done, fields), document, fields)
+                return _checked(_answer(done, request.json_schema or ""), document, fields, most)
             except TimeoutError:
                 self._lost += 1
                 return _none(fields, f"timeout after {self._config.timeout_s:.0f} s")
@@ -148,8 +149,9 @@ class Extractor:
                 self._lost += isinstance(fault, StageUnavailable | StageTimeout | Overloaded)
                 return _none(fields, str(fault))
 
-    def _request(self, document: Document, fields: Mapping[str, FieldSchema]) -> CompletionRequest:
-        """The fields first: they are the same for all documents of a bucket, whose prompts then begin alike.
+    def _request(self, document: Document, fields: Mapping[str, FieldSchema]) -> tuple[CompletionRequest, int]:
+        """The fields first: they are the same for all documents of a bucket, whose prompts then begin alike. And the most
+        characters that a text of the answer may have.
 
         Raises ``BadModelOutput`` where they leave no room for the document."""
         system = Message("system", self._prompt.fill(fields="\n".join(_line(name, f) for name, f in fields.items())))
@@ -159,21 +161,16 @@ class Extractor:
         for size in SIZES:
             schema = schema_of(fields, *size)
             output = math.ceil(self._tokenizer.count(longest(schema, like)) / FILLED)
-            shown = AS_JSON + schema if self._shows_schema else ""
-            left = room(self._tokenizer, self._context_tokens, output, (system, Message("user", "")), shown)
+            more = AS_JSON + schema if self._shows_schema else ""
+            left = room(self._tokenizer, self._context_tokens, output, (system, Message("user", "")), more)
             if output <= _MOST_TOKENS and left >= self._config.tokens:
                 break
         if left < _LEAST:
             limit = f"the {self._context_tokens} tokens of the model (max_model_len)"
             raise BadModelOutput(f"{len(fields)} fields leave no room for the document in {limit}")
-        return CompletionRequest(
-            messages=(
-                system,
-                Message("user", self._tokenizer.truncate(text, min(left, self._config.tokens))),
-            ),
-            max_tokens=output,
-            json_schema=schema,
-        )
+        shown = self._tokenizer.truncate(text, min(left, self._config.tokens))
+        request = CompletionRequest((system, Message("user", shown)), max_tokens=output, json_schema=schema)
+        return request, size[0]
 
 
 def schema_of(fields: Mapping[str, FieldSchema], chars: int = SIZES[0][0], items: int = SIZES[0][1]) -> str:
@@ -200,27 +197,41 @@ def _line(name: str, f: FieldSchema) -> str:
     return f"- {name} ({kind}{choice}){': ' if f.description else ''}{f.description}"
 
 
-def _answer(done: Completion, fields: Mapping[str, FieldSchema]) -> dict[str, Raw | None]:
+def _answer(done: Completion, schema: str) -> dict[str, Raw | None]:
     if done.finish_reason != "stop":
         raise BadModelOutput("the answer was cut off")
     try:
         said = json.loads(done.text)
     except ValueError:
         raise BadModelOutput("the answer is no JSON") from None
-    if fault := schema_fault(schema_of(fields), said, "the extracted values"):
+    if fault := schema_fault(schema, said, "the extracted values"):
         raise BadModelOutput(fault)
     return dict(said)
 
 
-def _checked(said: Mapping[str, Raw | None], document: Document, fields: Mapping[str, FieldSchema]) -> Extraction:
+def _checked(
+    said: Mapping[str, Raw | None], document: Document, fields: Mapping[str, FieldSchema], most: int
+) -> Extraction:
     found: dict[str, Extracted] = {}
-    problems = []
+    problems: list[str] = []
     text = Statements("\n".join((document.title, *document.headings, document.text)))
     for name, f in fields.items():
-        value, problem = _held(name, f, said[name], text)
+        whole, cut = _whole(name, f, said[name], most)
+        value, problem = _held(name, f, whole, text)
         found[name] = Extracted(value, asked_of(f))
-        problems += [problem] if problem else []
+        problems += filter(None, (cut, problem))
     return Extraction(found, tuple(problems))
+
+
+def _whole(name: str, f: FieldSchema, value: Raw | None, most: int) -> tuple[Raw | None, str]:
+    """Without texts that the grammar ended, and not the model: the document may go on there."""
+    texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    cut = [text for text in texts if not f.values and len(str(text)) >= most]
+    if not cut:
+        return value, ""
+    kept = [text for text in texts if text not in cut]
+    what = f"{name}: extracted {[str(text)[:80] for text in cut]} may go on after {most} characters"
+    return (kept if isinstance(value, list) else None), what
 
 
 def _held(name: str, f: FieldSchema, value: Raw | None, text: Statements) -> tuple[Raw | None, str]:

@@ -140,6 +140,20 @@ async def test_a_filter_rests_on_words_that_were_said(condition: dict[str, Any],
     assert len(made.dropped) == 1 and made.dropped[0].endswith(why)
 
 
+async def test_a_value_that_its_bound_ended_is_no_condition() -> None:
+    """The start of a name is another name; the sizes of a schema decide where it ends."""
+    name = "Acme " * 20
+    for length, dropped in ((SIZES[3].value - 1, 0), (SIZES[3].value, 1)):
+        condition = test("party", "=", name[:length], "with Acme")
+        llm = ScriptedLLM(said(searches=[{"bucket": "contracts", "filters": [condition]}]))
+        made = await LLMExpander(llm, ExpanderConfig(steps=STEPS)).plan(
+            PlanRequest(f"Signed with {name}?", buckets=BOTH)
+        )
+        assert asked(llm).json_schema == plan_schema(set(STEPS) - {"rewrite"}, BOTH, 2, SIZES[3])
+        assert len(made.dropped) == dropped and (made.filters is None) == bool(dropped), made
+        assert not dropped or made.dropped[0].endswith("it may go on after 60 characters")
+
+
 BAD: list[dict[str, Any]] = [
     {"searches": [{"bucket": "secrets", "filters": []}]},
     {"searches": [{"bucket": "contracts", "filters": [test("typ", "=", "Supply", "supply")]}]},

@@ -167,6 +167,25 @@ def test_the_document_is_data_within_a_budget() -> None:
     assert request.json_schema == schema_of({"party": field("text")})
 
 
+def test_a_text_that_its_bound_ended_is_no_value() -> None:
+    """The document goes on where the grammar let the model write no further: the start of a name is another name."""
+    long = "A" * 200
+    document = Document("A", (), f"Between {long[:199]}, {long} Industries and Bolt.")
+    fields = {
+        "party": field("text"),
+        "parties": field("list"),
+        "kind": field("text", values=("x" * 250,), stated=False),
+    }
+    for length, kept in ((199, True), (200, False)):
+        llm = ScriptedLLM(json.dumps({"party": long[:length], "parties": [long[:length], "Bolt"], "kind": "x" * 250}))
+        (found,) = asyncio.run(Extractor(llm, WordTokenizer(), ExtractionConfig()).extract([(document, fields)]))
+        assert found.fields["kind"].value == "x" * 250, "of the values that there are"
+        assert found.fields["party"].value == (long[:length] if kept else None)
+        assert found.fields["parties"].value == ([long[:length], "Bolt"] if kept else ["Bolt"])
+        assert [problem.partition(":")[0] for problem in found.problems] == ([] if kept else ["party", "parties"])
+        assert kept or all("may go on after 200 characters" in problem for problem in found.problems)
+
+
 EVERY = {
     "kind": field("text", values=("Supply", "Service")),
     "party": field("text"),

@@ -36,7 +36,7 @@ from assay.types import (
     ToolSpec,
     ToolUse,
 )
-from assay.window import Bounds, recent, stepped
+from assay.window import Bounds, recent, shortened, stepped
 
 # How a passage is cut off and shown says nothing new, so that another size of it is no other query.
 _SIZES = ("top_k", "context_chars", "max_chars")
@@ -245,9 +245,12 @@ class Conversation:
     def _history(self, left: int) -> tuple[Message, ...]:
         """The last turns, within a quarter of the evidence's tokens, and of those that are ``left``."""
         most = stepped(self._config.evidence_tokens // 4, max(0, left) // 4)
-        near = recent(self._run.history, Bounds(MOST_MESSAGES, CHARS * most))  # by characters: to count all takes long
+        count = self._agent.tokenizer.count
+        # What is counted has few characters: to count all takes long.
+        held = [replace(message, content=message.content[: CHARS * most]) for message in self._run.history]
+        near = recent(shortened(held, most, self._agent.tokenizer), Bounds(MOST_MESSAGES, CHARS * most))
         said = [replace(message, content=inert(message.content)) for message in near]
-        return recent(said, Bounds(MOST_MESSAGES, most), self._agent.tokenizer.count)
+        return recent(shortened(said, most, self._agent.tokenizer), Bounds(MOST_MESSAGES, most), count)
 
     # ---- the tools --------------------------------------------------------------------------------------------------
 

@@ -355,6 +355,18 @@ async def test_a_long_conversation_is_cut_at_its_beginning() -> None:
     assert 1 <= len(said) <= 3 and "turn49" in said[-1]
 
 
+@pytest.mark.parametrize("which", [0, 1, 2])
+async def test_of_a_long_newest_turn_its_beginnings_are_kept(which: int) -> None:
+    """A question about the last answer is not asked without it, however long that (or the pasted question before it) was."""
+    table = Table(SAID, evidence_tokens=256)
+    long = ["word " * 6_000 if n == which or which == 2 else "word" for n in range(2)]
+    history = [("user", "old"), ("assistant", "old"), ("user", f"ASKED {long[0]}"), ("assistant", f"SAID {long[1]}")]
+    await table.ask(history=[{"role": role, "content": text} for role, text in history])
+    kept = [m.content for m in table.asked(0).messages[1:-1]]
+    assert len(kept) in (2, 4) and kept[-2].startswith("ASKED") and kept[-1].startswith("SAID")
+    assert 32 <= sum(len(text.split()) for text in kept) <= 64
+
+
 async def test_its_prompt_grows_at_its_end_between_two_cuts() -> None:
     before: list[list[str]] = []
     for count in range(1, 13):

@@ -167,8 +167,8 @@ class ExpanderConfig(_Config):
         default=None,
         ge=16,
         le=4096,
-        description="none: 96 for a rewrite and two variants, 32 for each more, 1024 for a whole plan. The plan's texts and "
-        "lists are bounded so that it ends within them.",
+        description="none: 128 for a rewrite and two variants, 40 for each more, 4096 for a whole plan; a quarter of the "
+        "model's context at the most. Its texts and lists are bounded so that it ends within them.",
     )
     timeout_s: float = Field(default=8, gt=0, le=600)
     implementation: str | None = _implementation()
@@ -181,7 +181,7 @@ class ExpanderConfig(_Config):
     @property
     def tokens(self) -> int:
         whole = self.decided - {"rewrite", "expand"}
-        return self.max_tokens or (1024 if whole else max(96, 32 * (self.variants + 1)))
+        return self.max_tokens or (4096 if whole else 128 + 40 * max(0, self.variants - 2))
 
     def of(self, engine: AnyEngine) -> "ExpanderConfig":
         """Its own steps, or those that the engine is capable of."""

@@ -8,13 +8,14 @@ import json
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cache, lru_cache
 from itertools import accumulate
 
 from pydantic import ValidationError
 
 from assay.config import ExpanderConfig
 from assay.inert import inert
-from assay.llm.longest import FILLED
+from assay.llm.longest import FILLED, rate_of
 from assay.llm.tools import schema_fault
 from assay.llm.wire import AS_JSON
 from assay.plan import Fitting, Planned, Size, filters_of, fitting_schema, usable, wide
@@ -31,6 +32,8 @@ HISTORY = Bounds(messages=8, tokens=1_200)
 SAID_CHARS, SAID_TOKENS = 600, 150  # of one message of it
 # Characters of each description, and of each list of values: the longest for which the prompt has room.
 CARDS = (sys.maxsize, 1_000, 160, 40, 0)
+
+LEAST_TOKENS = 96  # of a plan
 
 # A small model imitates better than it obeys: with examples it paraphrases where it had copied the schema's own words.
 EXAMPLES = (
@@ -80,6 +83,8 @@ class LLMExpander:
         self._llm, self._config = llm, config
         self._tokenizer = tokenizer or EstimatedTokenizer()
         self._context_tokens, self._shows_schema = context_tokens, shows_schema
+        # Buckets seldom change, and many with many fields and values are long in counting.
+        self._sized = lru_cache(256)(self._size)
         self._plan, self._rewrite, self._decide = prompts["plan"], prompts["rewrite"], prompts["decide"]
 
     async def plan(self, request: PlanRequest) -> Plan:
@@ -87,11 +92,21 @@ class LLMExpander:
         steps = self._steps(request)
         if not steps or self._is_simple(request):
             return Plan(query=request.question)
-        fitting = self._schema(request, steps)
-        many = _fields(request.buckets) > self._config.fields_per_call
-        if {"filters", "route"} <= steps and (many or not fitting.ends):
-            return await self._in_two(request, steps)
-        return await self._in_one(request, steps, fitting)
+        if {"filters", "route"} <= steps:
+            many = _fields(request.buckets) > self._config.fields_per_call
+            if many or not self._schema(request, steps).ends:
+                return await self._in_two(request, steps)
+        return await self._in_one(request, steps)
+
+    @property
+    def _tokens(self) -> int:
+        """Of a plan: of a small context there is a quarter for it."""
+        limit = self._context_tokens or sys.maxsize
+        return min(self._config.tokens, max(limit // 4, LEAST_TOKENS))
+
+    def _size(self, steps: frozenset[Step], buckets: tuple[BucketInfo, ...], variants: int, rate: float) -> Fitting:
+        count = cache(self._tokenizer.count)  # of names and signs, which recur
+        return fitting_schema(steps, buckets, variants, int(FILLED * self._tokens), rate, count)
 
     def _is_simple(self, request: PlanRequest) -> bool:
         return self._config.skip_simple and not request.history and simple(request.question, request.buckets)
@@ -111,38 +126,36 @@ class LLMExpander:
 
     async def _in_two(self, request: PlanRequest, steps: set[Step]) -> Plan:
         """The buckets first, by their descriptions alone; then the rest, with the fields of those that were chosen."""
-        which = steps & {"gate", "rewrite", "route"}
-        first = await self._in_one(request, which, self._schema(request, which))
+        first = await self._in_one(request, steps & {"gate", "rewrite", "route"})
         if first.fault or not first.search:
             return first
         chosen = tuple(b for b in request.buckets if b.name in first.buckets) or request.buckets
         then = replace(request, question=first.query, history=(), buckets=chosen)
-        rest = steps - {"gate", "rewrite"} - ({"route"} if len(chosen) < 2 else set())
-        second = await self._in_one(then, rest, self._schema(then, rest))
+        second = await self._in_one(then, steps - {"gate", "rewrite"} - ({"route"} if len(chosen) < 2 else set()))
         usage = first.usage + second.usage
         if second.fault:
             return replace(first, usage=usage, fault=second.fault)
         buckets = second.buckets or tuple(b.name for b in chosen)
         return replace(second, usage=usage, buckets=buckets, search=True, reason=first.reason)
 
-    def _schema(self, request: PlanRequest, steps: set[Step]) -> Fitting:
+    def _schema(self, request: PlanRequest, steps: Collection[Step]) -> Fitting:
+        """The rate is the language's of the conversation: a plan's words are its words."""
+        count = self._tokenizer.count
+        said = (request.question, *(message.content for message in request.history[-HISTORY.messages :]))
+        rate = max(rate_of(text, count) for text in said)
+        return self._sized(frozenset(steps), request.buckets, self._variants(request), rate)
 
-        def fits(longest: str) -> bool:
-            return self._tokenizer.count(longest) <= FILLED * self._config.tokens
-
-        return fitting_schema(steps, request.buckets, self._variants(request), request.question, fits)
-
-    async def _in_one(self, request: PlanRequest, steps: set[Step], fitting: Fitting) -> Plan:
-        schema = fitting.schema
+    async def _in_one(self, request: PlanRequest, steps: set[Step]) -> Plan:
+        schema, size, _ = self._schema(request, steps)
         messages = self._fitting(request, steps, schema)
         if messages is None:
-            output = f"a plan of {self._config.tokens} (expander.max_tokens)"
+            output = f"a plan of {self._tokens} (expander.max_tokens)"
             limit = f"the {self._context_tokens} tokens of the model (max_model_len)"
             return Plan(query=request.question, fault=f"the question, the buckets and {output} do not fit {limit}")
         completion = await self._llm.complete(
             CompletionRequest(
                 messages=messages,
-                max_tokens=self._config.tokens,
+                max_tokens=self._tokens,
                 json_schema=schema,
                 request_id=request.request_id,
                 cache_salt=request.cache_salt,
@@ -150,7 +163,7 @@ class LLMExpander:
         )
         alone = Plan(query=request.question, usage=completion.usage)
         if completion.finish_reason != "stop":
-            cut = f"cut off after {self._config.tokens} tokens (expander.max_tokens)"
+            cut = f"cut off after {self._tokens} tokens (expander.max_tokens)"
             return replace(alone, fault=f"the plan was {cut}")
         try:
             planned = Planned.model_validate_json(completion.text)
@@ -159,7 +172,7 @@ class LLMExpander:
             fault = f"{error.error_count()} errors"
         if fault:
             return replace(alone, fault=f"the plan is not of its schema: {fault}")
-        return _usable(planned, request, completion.usage, fitting.size, alike=not wide(steps))
+        return _usable(planned, request, completion.usage, size, alike=not wide(steps))
 
     def _fitting(self, request: PlanRequest, steps: Collection[Step], schema: str) -> tuple[Message, ...] | None:
         """What the model is asked, within its context: the question and all names whole, the buckets' descriptions as long as
@@ -173,7 +186,7 @@ class LLMExpander:
 
     def _room(self, messages: Sequence[Message], schema: str) -> int:
         more = AS_JSON + schema if self._shows_schema else ""
-        return room(self._tokenizer, self._context_tokens, self._config.tokens, messages, more)
+        return room(self._tokenizer, self._context_tokens, self._tokens, messages, more)
 
     def _turns(self, request: PlanRequest, left: int) -> tuple[str, ...]:
         """Of the conversation what there is room for."""
@@ -242,6 +255,10 @@ def _fields(buckets: Collection[BucketInfo]) -> int:
 def _usable(planned: Planned, request: PlanRequest, usage: Usage, size: Size, *, alike: bool) -> Plan:
     """What a schema cannot hold: words that somebody said, and queries that can find something new."""
     query = " ".join(planned.query.split()) or request.question
+    if not alike and len(planned.query) >= size.query:
+        return Plan(
+            query=request.question, usage=usage, fault=f"the rewritten question has {size.query} characters or more"
+        )
     if query != request.question and not grounded(query, request):
         return Plan(query=request.question, usage=usage, fault="the rewritten question says what nobody said")
     said = "\n".join([*(m.content for m in request.history), request.question])

@@ -105,7 +105,7 @@ def wide(steps: Collection[Step]) -> bool:
 
 
 class Fitting(NamedTuple):
-    """``ends``: whether the longest plan of this schema ends within its tokens."""
+    """A plan's schema as text. ``ends``: whether its longest plan ends within its tokens."""
 
     schema: str
     size: Size
@@ -116,23 +116,24 @@ def fitting_schema(
     steps: Collection[Step],
     buckets: Sequence[BucketInfo],
     variants: int,
-    like: str,
-    fits: Callable[[str], bool],
+    tokens: int,
+    rate: float,
+    count: Callable[[str], int],
 ) -> Fitting:
-    """The schema of the most spacious plan whose longest ``fits``; the smallest, if none. ``like``: a text in the language that
-    the plan will be written in."""
+    """The schema of the most spacious plan whose longest has at most so many tokens, by the model's tokenizer (``count``), at a
+    ``rate`` of them for each character. Where there is none, a plan that fills its bounds is cut off in any case, and others
+    have room."""
     for size in SIZES:
         schema = plan_schema(steps, buckets, variants, size)
-        if ends := fits(longest(schema, like)):
-            break
-    return Fitting(schema, size, ends)
+        if longest(schema, rate, count) <= tokens:
+            return Fitting(_dumps(schema), size, True)
+    return Fitting(_dumps(plan_schema(steps, buckets, variants)), SIZES[0], False)
 
 
 def plan_schema(
     steps: Collection[Step], buckets: Sequence[BucketInfo] = (), variants: int = 0, size: Size = SIZES[0]
-) -> str:
-    """The JSON schema of a plan for these buckets, as text. Every string, number and list is bounded, so that the model
-    ends."""
+) -> dict[str, Any]:
+    """The JSON schema of a plan for these buckets. Every string, number and list is bounded, so that the model ends."""
     query, properties = _text(size.query if wide(steps) else min(size.query, _SHORT), 3), dict[str, Any]()
     if "gate" in steps:
         properties |= {"reason": _text(size.reason), "search": {"type": "boolean"}}
@@ -141,7 +142,8 @@ def plan_schema(
     if "decompose" in steps:
         properties["intent"] = {"enum": ["answer", "list", "summarise", "compare", "compute"]}
     if "route" in steps:
-        searches = [_search(bucket, buckets, "filters" in steps, size) for bucket in buckets]
+        alike = {field.name for field in usable(buckets)} if "filters" in steps else set[str]()
+        searches = [_search(bucket, alike, size) for bucket in buckets]
         properties["searches"] = _array({"anyOf": searches}, 1, len(buckets))
     elif "filters" in steps and (fields := usable(buckets)):
         properties["filters"] = _conditions(fields, size)
@@ -155,7 +157,7 @@ def plan_schema(
         properties["variants"] = _array(query, 0 if "gate" in steps else variants, variants)
     if "format" in steps:
         properties["format"] = {"enum": ["prose", "list", "table"]}
-    return json.dumps(_object(properties), ensure_ascii=False)
+    return _object(properties)
 
 
 def usable(buckets: Sequence[BucketInfo]) -> list[FieldInfo]:
@@ -174,13 +176,16 @@ def filters_of(
 ) -> tuple[tuple[str, ...], Filter | None, tuple[str, ...]]:
     """Buckets and filter of a plan, and what was left out of it. ``said``: the whole conversation. ``most``: characters of
     a text of the model's own that its schema admits."""
-    free = {f.name for b in buckets for f in b.fields if f.type in ("text", "list") and not f.values}
+    fields = [field for bucket in buckets for field in bucket.fields]
+    free = {f.name for f in fields if f.type in ("text", "list") and not f.values}
+    known = {value for f in fields for value in f.values}
     dropped: list[str] = []
 
     def held(conditions: Sequence[Condition]) -> list[Filter]:
         kept: list[Filter] = []
         for condition in conditions:
-            if fault := _unfounded(condition, said, most if condition.field in free else None):
+            is_free = condition.field in free
+            if fault := _unfounded(condition, said, is_free) or (is_free and _cut(condition, known, most)):
                 dropped.append(f"the filter {condition.field} {condition.op} {condition.value}: {fault}")
             else:
                 kept.append(Predicate(field=condition.field, op=condition.op, value=_value(condition)))
@@ -201,18 +206,23 @@ def _in(bucket: str) -> Filter:
     return Predicate(field="bucket", op="=", value=bucket)
 
 
-def _unfounded(condition: Condition, said: str, free: int | None) -> str | None:
-    """Why a condition cannot be used. ``free``: the most characters of a value that is a text of the model's own."""
+def _unfounded(condition: Condition, said: str, free: bool) -> str | None:
+    """Why a condition cannot be used. ``free``: its value is a text of the model's own."""
     if not (words := _plain(condition.said)) or words not in _plain(said):
         return "nobody said so"
     values = condition.value if isinstance(condition.value, list) else [condition.value]
     if free and not {term for value in values for term in terms(str(value))} <= set(terms(said)):
         return "it names what nobody said"
-    if free and any(len(str(value)) >= free for value in values):
-        return f"it may go on after {free} characters"  # where the grammar ends it, whatever it is
     if not all(_is_date(value) for value in values if isinstance(value, str) and _DATE.fullmatch(value)):
         return "there is no such day"
     return None
+
+
+def _cut(condition: Condition, known: Collection[Value], most: int) -> str | None:
+    """The start of a name is another name: where its bound ended a value, and not the model, it is none."""
+    values = condition.value if isinstance(condition.value, list) else [condition.value]
+    long = any(len(str(value)) >= most for value in values if value not in known)
+    return f"it may go on after {most} characters" if long else None
 
 
 def _is_date(text: str) -> bool:
@@ -239,6 +249,10 @@ def _rank(value: Value) -> tuple[float, str]:
     return (0.0, value) if isinstance(value, str) else (float(value), "")
 
 
+def _dumps(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, ensure_ascii=False)
+
+
 # ---- schemas --------------------------------------------------------------------------------------------------------
 
 
@@ -259,9 +273,9 @@ def _text(most: int, least: int = 1) -> dict[str, Any]:
     return {"type": "string", "minLength": least, "maxLength": most}
 
 
-def _search(bucket: BucketInfo, beside: Sequence[BucketInfo], with_filters: bool, size: Size) -> dict[str, Any]:
+def _search(bucket: BucketInfo, alike: Collection[str], size: Size) -> dict[str, Any]:
+    """``alike``: the fields that a filter may have."""
     properties: dict[str, Any] = {"bucket": {"enum": [bucket.name]}}
-    alike = {field.name for field in usable(beside)} if with_filters else set()
     if fields := [field for field in bucket.fields if field.name in alike]:
         properties["filters"] = _conditions(fields, size)
     return _object(properties)

@@ -15,6 +15,7 @@ from assay.schemas import STEPS
 from assay.types import BucketInfo, Completion, CompletionRequest, FieldInfo, PlanRequest
 
 AT_ONCE = 16
+WIDE_TOKENS = 1_024  # of a plan that this model fills, in minutes
 VALID = "valid"
 # As a catalogue describes CUAD's contracts and invoice2data's bills.
 BUCKETS = (
@@ -79,7 +80,7 @@ def _no_number(name: str) -> NoReturn:
 async def planned(llm: LLM, tokenizer: Tokenizer, questions: Sequence[str], *, wide: bool) -> Counter[str]:
     """How many plans are valid, and how many have which fault first. ``wide``: the model decides all that it can, over two
     buckets with fields; else it varies the question, as the laptop's does by default."""
-    config = ExpanderConfig(skip_simple=False, steps=STEPS if wide else None)
+    config = ExpanderConfig(skip_simple=False, steps=STEPS if wide else None, max_tokens=WIDE_TOKENS if wide else None)
     judged, gate = Judged(llm), asyncio.Semaphore(AT_ONCE)
     expander = LLMExpander(judged, config, tokenizer=tokenizer)
 

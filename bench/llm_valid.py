@@ -23,7 +23,7 @@ from assay.run import Stages
 from assay.schemas import AskBudget, AskOptions, AskRequest, AskResponse, Citation, Predicate, Style
 from assay.types import DocumentQuery, GenerateEvent, GenerateRequest
 from bench.llm_parts import CONTEXT, Parts
-from bench.llm_plans import VALID, planned
+from bench.llm_plans import VALID, WIDE_TOKENS, planned
 from bench.report import Row, at_least
 
 STYLES: tuple[Style, ...] = ("prose", "list", "table", "extract")
@@ -95,7 +95,9 @@ async def valid(parts: Parts) -> list[Row]:
         Row(f"  answers cut off after {TOKENS} tokens: what was complete is shown", answers["cut off"], "answers"),
         Row("  answers that say that nothing was found", answers["nothing"], "answers"),
         *await _plans(parts, "variants of the question", questions[::2], wide=False),
-        *await _plans(parts, "all steps, over two buckets with fields", questions[1::2], wide=True),
+        *await _plans(
+            parts, f"all steps, over two buckets with fields, in {WIDE_TOKENS} tokens", questions[1::2], wide=True
+        ),
     ]
 
 

@@ -19,7 +19,7 @@ from assay.index.filters import instant_of
 from assay.index.parse.parsed import Raw
 from assay.index.stated import Statements
 from assay.inert import inert
-from assay.llm.longest import FILLED, NUMBER, longest
+from assay.llm.longest import FILLED, longest, rate_of
 from assay.llm.tools import schema_fault
 from assay.llm.wire import AS_JSON
 from assay.ports import LLM, Tokenizer
@@ -27,11 +27,9 @@ from assay.templates import Prompts
 from assay.tokens import room
 from assay.types import Completion, CompletionRequest, Message
 
-# Characters of a text, and texts of a list: the most whose longest answer is no longer than this, and leaves the context room
-# for what is to be shown of a document.
-SIZES = ((200, 16), (120, 12), (80, 8), (60, 4), (30, 2))
-_MOST_TOKENS = 4_096  # what the most modest of the endpoints lets an answer have
-_LIKE = 400  # characters of a document that tell how many tokens its language takes
+# Characters of a text, and texts of a list: the most whose longest answer fits.
+SIZES = ((200, 16), (120, 12), (80, 8), (80, 4))
+_MOST_TOKENS = 4_096  # of an answer; also at most half of what the context has room for
 _HEADINGS = 40
 _LEAST = 64  # tokens: less of a document says nothing
 # After so many calls in a row that nobody answered, nobody is asked any more: each would wait for its whole time.
@@ -157,27 +155,30 @@ class Extractor:
         system = Message("system", self._prompt.fill(fields="\n".join(_line(name, f) for name, f in fields.items())))
         headings = "\n".join(document.headings[:_HEADINGS])
         text = inert(f"Title: {document.title}\n\nHeadings:\n{headings}\n\nText:\n{document.text.strip()}")
-        like = document.text[:_LIKE].strip() or document.title or "-"
+        rate = rate_of(document.text or document.title, self._tokenizer.count)
         for size in SIZES:
             schema = schema_of(fields, *size)
-            output = math.ceil(self._tokenizer.count(longest(schema, like)) / FILLED)
-            more = AS_JSON + schema if self._shows_schema else ""
-            left = room(self._tokenizer, self._context_tokens, output, (system, Message("user", "")), more)
-            if output <= _MOST_TOKENS and left >= self._config.tokens:
+            more = AS_JSON + json.dumps(schema, ensure_ascii=False) if self._shows_schema else ""
+            left = room(self._tokenizer, self._context_tokens, 0, (system, Message("user", "")), more)
+            output = math.ceil(longest(schema, rate, self._tokenizer.count) / FILLED)
+            if output <= (most := min(_MOST_TOKENS, left // 2)):
                 break
+        output = min(output, most)
+        left -= output
         if left < _LEAST:
             limit = f"the {self._context_tokens} tokens of the model (max_model_len)"
             raise BadModelOutput(f"{len(fields)} fields leave no room for the document in {limit}")
         shown = self._tokenizer.truncate(text, min(left, self._config.tokens))
-        request = CompletionRequest((system, Message("user", shown)), max_tokens=output, json_schema=schema)
+        request = CompletionRequest(
+            (system, Message("user", shown)), max_tokens=output, json_schema=json.dumps(schema, ensure_ascii=False)
+        )
         return request, size[0]
 
 
-def schema_of(fields: Mapping[str, FieldSchema], chars: int = SIZES[0][0], items: int = SIZES[0][1]) -> str:
+def schema_of(fields: Mapping[str, FieldSchema], chars: int = SIZES[0][0], items: int = SIZES[0][1]) -> dict[str, Any]:
     """The JSON schema of an answer: every field, with a value of its type or null. Every string and list is bounded."""
     properties = {name: {"anyOf": [_value_schema(f, chars, items), {"type": "null"}]} for name, f in fields.items()}
-    whole = {"type": "object", "properties": properties, "required": list(fields), "additionalProperties": False}
-    return json.dumps(whole, ensure_ascii=False)
+    return {"type": "object", "properties": properties, "required": list(fields), "additionalProperties": False}
 
 
 def _value_schema(f: FieldSchema, chars: int, items: int) -> dict[str, Any]:
@@ -186,8 +187,6 @@ def _value_schema(f: FieldSchema, chars: int, items: int) -> dict[str, Any]:
         return {"type": "array", "items": text, "maxItems": items}
     if f.type == "date":
         return {"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}
-    if f.type == "number":
-        return NUMBER
     return text if f.type == "text" else {"type": f.type}
 
 
@@ -218,7 +217,8 @@ def _checked(
     for name, f in fields.items():
         whole, cut = _whole(name, f, said[name], most)
         value, problem = _held(name, f, whole, text)
-        found[name] = Extracted(value, asked_of(f))
+        if whole is not None or not cut:  # else it is asked again, maybe of another model
+            found[name] = Extracted(value, asked_of(f))
         problems += filter(None, (cut, problem))
     return Extraction(found, tuple(problems))
 

@@ -10,12 +10,13 @@ from jsonschema import Draft202012Validator
 
 from assay.config import ExpanderConfig
 from assay.expand import LLMExpander, described
-from assay.llm.longest import longest
-from assay.plan import SIZES, Size, plan_schema, usable
+from assay.llm.longest import longest, rate_of
+from assay.plan import SIZES, plan_schema, usable
 from assay.schemas import OPS, STEPS, Usage
 from assay.tokens import EstimatedTokenizer
 from assay.types import BucketInfo, Completion, CompletionRequest, Entity, FieldInfo, Message, Plan, PlanRequest
 from tests.fakes import ScriptedLLM
+from tests.unit.worst import worst
 
 pytestmark = pytest.mark.anyio
 
@@ -143,15 +144,25 @@ async def test_a_filter_rests_on_words_that_were_said(condition: dict[str, Any],
 async def test_a_value_that_its_bound_ended_is_no_condition() -> None:
     """The start of a name is another name; the sizes of a schema decide where it ends."""
     name = "Acme " * 20
-    for length, dropped in ((SIZES[3].value - 1, 0), (SIZES[3].value, 1)):
+    for length, dropped in ((79, 0), (80, 1)):
         condition = test("party", "=", name[:length], "with Acme")
         llm = ScriptedLLM(said(searches=[{"bucket": "contracts", "filters": [condition]}]))
         made = await LLMExpander(llm, ExpanderConfig(steps=STEPS)).plan(
             PlanRequest(f"Signed with {name}?", buckets=BOTH)
         )
-        assert asked(llm).json_schema == plan_schema(set(STEPS) - {"rewrite"}, BOTH, 2, SIZES[3])
         assert len(made.dropped) == dropped and (made.filters is None) == bool(dropped), made
-        assert not dropped or made.dropped[0].endswith("it may go on after 60 characters")
+        assert not dropped or made.dropped[0].endswith("it may go on after 80 characters")
+
+
+async def test_a_value_of_those_that_there_are_is_whole() -> None:
+    """A field that has them in one bucket, and any text in another."""
+    value = "supply of goods and of services, " * 3
+    listed = replace(INVOICES, fields=(FieldInfo("party", "text", True, "", 6, (value,)),))
+    condition = test("party", "=", value, "of goods")
+    llm = ScriptedLLM(said(searches=[{"bucket": "invoices", "filters": [condition]}]))
+    request = PlanRequest(f"Who wants {value}?", buckets=(CONTRACTS, listed))
+    made = await LLMExpander(llm, ExpanderConfig(steps=STEPS)).plan(request)
+    assert made.filters is not None and made.dropped == ()
 
 
 BAD: list[dict[str, Any]] = [
@@ -176,12 +187,12 @@ async def test_what_there_is_not_is_not_of_the_schema(parts: dict[str, Any]) -> 
     """Unknown buckets, fields, operators and values, a field that two buckets have of two types, and strings without end."""
     made, _ = await plan(said(**parts))
     assert made == Plan(QUESTION, usage=made.usage, fault=made.fault) and made.fault and "schema" in made.fault
-    schema = json.loads(plan_schema(set(STEPS) - {"rewrite"}, BOTH, 2))
+    schema = plan_schema(set(STEPS) - {"rewrite"}, BOTH, 2)
     assert not Draft202012Validator(schema).is_valid(json.loads(said(**parts)))
 
 
 def test_a_schema_binds_every_string_list_and_object() -> None:
-    schema = json.loads(plan_schema(STEPS, BOTH, 3))
+    schema = plan_schema(STEPS, BOTH, 3)
     Draft202012Validator.check_schema(schema)
 
     def walk(node: Any) -> None:
@@ -201,66 +212,108 @@ def test_a_schema_binds_every_string_list_and_object() -> None:
     walk(schema)
 
 
-QUESTIONS = ("Which suppliers were paid late?", "培顿·曼宁参加第 50 届超级碗时多大？", "من وقع العقد؟ 🙂👩‍👩‍👧")
+# What is asked, and the words that a plan for it may be full of.
+SAID = {
+    "english": ("Which suppliers were paid late?", "Which suppliers were paid late?"),
+    "chinese": ("培顿·曼宁参加第 50 届超级碗时多大？", "培顿·曼宁参加第"),
+    "asked for": (
+        f"Please answer this in Chinese, {'thank you so much, ' * 5}培顿·曼宁参加第超级碗时多大？",
+        "超级碗时多大",
+    ),
+    "arabic": ("من وقع العقد؟ 🙂👩‍👩‍👧", "من وقع العقد "),
+    "signs": ("====", "suppliers "),
+}
+LISTED = replace(
+    INVOICES, fields=(FieldInfo("kind", "text", True, "", 6, ("an English category", "违约责任的分配和其他")),)
+)
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-@pytest.mark.parametrize("size", SIZES, ids=range(len(SIZES)))
-def test_the_longest_of_a_schema_is_of_it_and_what_is_longer_is_not(size: Size, question: str) -> None:
-    schema = plan_schema(STEPS, BOTH, 3, size)
-    checked = Draft202012Validator(json.loads(schema))
-    filled = json.loads(longest(schema, question))
-    assert checked.is_valid(filled)
-    for name, part in filled.items():
-        if isinstance(part, list):
-            assert not checked.is_valid(filled | {name: [*part, part[0]]})
-    for name in ("query", "reason"):
-        assert not checked.is_valid(filled | {name: filled[name] + "x"})
-    contracts = json.loads(longest(plan_schema({"filters"}, BOTH[:1], 3, size), question))["filters"]
-    assert len(contracts) == size.filters and {len(one["said"]) for one in contracts} == {size.said}
+def tokens(text: str) -> int:
+    return EstimatedTokenizer().count(text)
 
 
-def test_sizes_fall() -> None:
-    for question in QUESTIONS:
-        lengths = [len(longest(plan_schema(STEPS, BOTH, 3, size), question)) for size in SIZES]
-        assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) == len(lengths)
+@pytest.mark.parametrize(("question", "words"), SAID.values(), ids=SAID)
+@pytest.mark.parametrize("buckets", [BOTH, BOTH[:1], (LISTED, CONTRACTS), ()], ids=["both", "one", "listed", "none"])
+def test_no_plan_is_longer_than_the_longest(question: str, words: str, buckets: tuple[BucketInfo, ...]) -> None:
+    rate, lengths = rate_of(question, tokens), []
+    for size in SIZES:
+        schema = plan_schema(set(STEPS) - ({"route"} if not buckets else set()), buckets, 3, size)
+        filled = worst(schema, words, tokens)
+        lengths.append(longest(schema, rate, tokens))
+        assert tokens(filled) <= lengths[-1] and Draft202012Validator(schema).is_valid(json.loads(filled))
+        assert lengths[-1] <= 1.2 * tokens(filled) or question not in words
+    assert lengths == sorted(set(lengths), reverse=True), "each size is less than the one before"
 
 
-@pytest.mark.parametrize("tokens", [None, 640, 1_400, 4_096])
-@pytest.mark.parametrize("question", QUESTIONS)
-async def test_the_longest_plan_ends_within_its_tokens(question: str, tokens: int | None) -> None:
-    llm, config = ScriptedLLM(said()), ExpanderConfig(steps=STEPS, max_tokens=tokens)
+def test_a_rate_is_that_of_the_densest_script_and_never_none() -> None:
+    assert rate_of("", tokens) == rate_of("=", lambda text: 0) == rate_of("word " * 999, tokens) == pytest.approx(0.35)
+    assert (
+        rate_of("word " * 99 + "培顿" * 30, tokens) == rate_of("培顿" * 30 + "word " * 99, tokens) == pytest.approx(1)
+    )
+    assert rate_of("Was kostet der Anschluß für Geräte?", tokens) < 0.6, "letters of a Latin word"
+
+
+@pytest.mark.parametrize("most", [1_400, 4_096, None])
+@pytest.mark.parametrize(("question", "words"), SAID.values(), ids=SAID)
+async def test_the_longest_plan_ends_within_its_tokens(question: str, words: str, most: int | None) -> None:
+    llm, config = ScriptedLLM(said()), ExpanderConfig(steps=STEPS, max_tokens=most)
     await LLMExpander(llm, config).plan(PlanRequest(question, buckets=BOTH))
     (request,) = (asked(llm, n) for n in range(len(llm.history)))
-    used = EstimatedTokenizer().count(longest(request.json_schema or "", question))
-    assert used <= 0.9 * request.max_tokens
-    if tokens == 4_096 and question.isascii():
-        assert request.json_schema == plan_schema(set(STEPS) - {"rewrite"}, BOTH, 2), "no smaller than need be"
+    assert request.max_tokens == (most or 4_096)
+    schema = json.loads(request.json_schema or "")
+    assert tokens(worst(schema, words, tokens)) <= 0.9 * request.max_tokens
+    if most != 1_400 and question.startswith("Which"):
+        assert schema == plan_schema(set(STEPS) - {"rewrite"}, BOTH, 2), "no smaller than need be"
 
 
 @pytest.mark.parametrize("variants", [1, 2, 8])
 async def test_so_does_the_longest_of_variants(variants: int) -> None:
-    for question in (QUESTIONS[0], "Was kostet der Anschluss eines Geräts?"):
+    for question in (SAID["english"][0], "Was kostet der Anschluss eines Geräts?"):
         llm, config = ScriptedLLM("{}"), ExpanderConfig(skip_simple=False, variants=variants)
         await LLMExpander(llm, config).plan(PlanRequest(question, variants=variants))
-        used = EstimatedTokenizer().count(longest(asked(llm).json_schema or "", question))
-        assert used <= 0.9 * asked(llm).max_tokens
+        schema = json.loads(asked(llm).json_schema or "")
+        assert tokens(worst(schema, question, tokens)) <= 0.9 * asked(llm).max_tokens
+        assert schema["properties"]["variants"]["items"]["maxLength"] >= 48
+
+
+async def test_a_plan_takes_a_quarter_of_a_small_context() -> None:
+    for context, most in ((32_768, 4_096), (8_192, 2_048), (2_400, 600)):
+        llm = ScriptedLLM(said())
+        made = await LLMExpander(llm, ExpanderConfig(steps=STEPS), context_tokens=context).plan(
+            PlanRequest(QUESTION, buckets=BOTH)
+        )
+        assert asked(llm).max_tokens == most and made.fault is None
+
+
+async def test_a_rewritten_question_that_its_bound_ended_is_none() -> None:
+    history = (Message("user", "Who signed with Acme? " + "word " * 60),)
+    for length, used in ((159, True), (160, False)):
+        llm = ScriptedLLM(said(query=("word " * 40)[:length]))
+        made = await LLMExpander(llm, ExpanderConfig(steps=STEPS)).plan(
+            PlanRequest(QUESTION, history=history, buckets=BOTH)
+        )
+        assert (made.fault is None) is used and (made.query == QUESTION) is not used
 
 
 async def test_buckets_whose_filters_do_not_fit_one_plan_are_chosen_first() -> None:
-    """Fewer buckets than a plan may name would leave some out without a word."""
-    many = tuple(replace(CONTRACTS, name=f"contracts{n}", fields=CONTRACTS.fields[:1]) for n in range(30))
+    """Fewer buckets than a plan may name would leave some out without a word. What cannot be made to end has room."""
+    many = tuple(replace(CONTRACTS, name=f"contracts{n}") for n in range(32))
     first = json.dumps({"reason": "r", "search": True, "searches": [{"bucket": "contracts7"}]})
     llm = ScriptedLLM(first, "{")
-    made = await LLMExpander(llm, ExpanderConfig(steps=STEPS)).plan(PlanRequest(QUESTION, buckets=many))
+    config = ExpanderConfig(steps=STEPS, fields_per_call=200)
+    made = await LLMExpander(llm, config).plan(PlanRequest(QUESTION, buckets=many))
     assert made.buckets == ("contracts7",) and made.fault
     which, what = (json.loads(asked(llm, n).json_schema or "")["properties"] for n in (0, 1))
-    assert which["searches"]["maxItems"] == 30 and "filters" not in json.dumps(which)
-    assert "searches" not in what and what["filters"]["maxItems"] >= 4
+    assert which["searches"]["maxItems"] == 32 and "filters" not in json.dumps(which)
+    assert "searches" not in what and what["filters"]["maxItems"] == SIZES[0].filters
+    every = json.dumps({"reason": "r", "search": True, "searches": [{"bucket": bucket.name} for bucket in many]})
+    llm = ScriptedLLM(every, "{")
+    await LLMExpander(llm, config).plan(PlanRequest(QUESTION, buckets=many))
+    assert json.loads(asked(llm, 1).json_schema or "")["properties"]["questions"]["maxItems"] == SIZES[0].questions
 
 
 def test_operators_are_those_of_the_fields_type() -> None:
-    schema = json.loads(plan_schema(["filters"], (CONTRACTS,)))
+    schema = plan_schema(["filters"], (CONTRACTS,))
     for kind in schema["properties"]["filters"]["items"]["anyOf"]:
         (name,) = kind["properties"]["field"]["enum"]
         type_ = next(f.type for f in CONTRACTS.fields if f.name == name)

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from assay.generate.grammar import NOT_FOUND, lark, regex
-from assay.llm.longest import longest
 from assay.plan import SIZES, Size, plan_schema
 from assay.schemas import STEPS
 from assay.types import Evidence, Hit
 from tests.fakes import chunk
 from tests.unit.generate.test_grammar import ADMITTED, REFUSED
 from tests.unit.test_plan import BOTH, FILTERS, said
+from tests.unit.worst import worst
 
 llguidance = pytest.importorskip("llguidance", reason="llguidance comes with vLLM")
 xgrammar = pytest.importorskip("xgrammar", reason="xgrammar comes with vLLM")
@@ -98,11 +98,19 @@ def test_xgrammar_refuses_what_the_regex_refuses(style: Any, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "admitted"),
-    [("0", True), ("0.25", True), ("-1234567.5", True), ("1e3", False), ("0." + "3" * 16, False), ("9" * 17, False)],
+    [
+        ("0", True),
+        ("0.25", True),
+        ("-1234567.5", True),
+        ("-" + "9" * 18 + ".123456", True),
+        ("1e3", False),
+        ("0." + "3" * 7, False),
+        ("9" * 19, False),
+    ],
 )
 def test_xgrammar_ends_a_number(number: str, admitted: bool) -> None:
     """A small model writes digits without end."""
-    grammar = xgrammar.Grammar.from_json_schema(plan_schema({"filters"}, BOTH[:1]), any_whitespace=False)
+    grammar = xgrammar.Grammar.from_json_schema(json.dumps(plan_schema({"filters"}, BOTH[:1])), any_whitespace=False)
     condition = '{"said": "1k", "field": "amount", "op": ">", "value": %s}'
     assert accepts(grammar, '{"filters": [' + condition % number + "]}") is admitted
 
@@ -110,12 +118,13 @@ def test_xgrammar_ends_a_number(number: str, admitted: bool) -> None:
 @pytest.mark.parametrize("size", SIZES, ids=range(len(SIZES)))
 def test_xgrammar_admits_the_longest_plan(size: Size) -> None:
     schema = plan_schema(STEPS, BOTH, 2, size)
-    assert accepts(xgrammar.Grammar.from_json_schema(schema, any_whitespace=False), longest(schema, "谁 signed it? 🙂"))
+    text = worst(schema, "谁 signed it? 🙂", len)
+    assert accepts(xgrammar.Grammar.from_json_schema(json.dumps(schema), any_whitespace=False), text)
 
 
 def test_xgrammar_holds_a_plan_to_what_there_is() -> None:
     steps = set(STEPS) - {"rewrite"}
-    grammar = xgrammar.Grammar.from_json_schema(plan_schema(steps, BOTH, 2), any_whitespace=False)
+    grammar = xgrammar.Grammar.from_json_schema(json.dumps(plan_schema(steps, BOTH, 2)), any_whitespace=False)
     good = json.loads(said(searches=[{"bucket": "contracts", "filters": FILTERS}]))
     for change, admitted in (
         ({}, True),

@@ -84,7 +84,7 @@ class LLMExpander:
         self._tokenizer = tokenizer or EstimatedTokenizer()
         self._context_tokens, self._shows_schema = context_tokens, shows_schema
         # Buckets seldom change, and many with many fields and values are long in counting.
-        self._sized = lru_cache(256)(self._size)
+        self._sized = lru_cache(64)(self._size)
         self._plan, self._rewrite, self._decide = prompts["plan"], prompts["rewrite"], prompts["decide"]
 
     async def plan(self, request: PlanRequest) -> Plan:

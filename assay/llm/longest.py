@@ -18,10 +18,9 @@ NUMBER = {"type": "number", "minimum": -_MOST, "maximum": _MOST}
 
 _LITERALS = {"number": f"-{_MOST - 1}.123456", "boolean": "false", "null": "null"}
 _DAY = "2026-01-31"  # what a pattern admits: every one of ours is a day's
-_LEAST_RATE, _STEP, _READ = 0.35, 0.05, 4_000  # tokens per character; the step between two; characters
-_OTHER = re.compile(
-    r"[^\x00-\x7f\W\d_]{4,}"
-)  # of words that are not in the Latin script, which may have few such letters
+_LEAST_RATE, _STEP, _READ = 0.35, 0.05, 1_000  # tokens per character; the step between two; characters
+# Words that are not in the Latin script, which has few such letters in a row.
+_OTHER = re.compile(r"[^\x00-\x7f\W\d_]{4,}")
 
 Count = Callable[[str], int]
 

@@ -150,13 +150,16 @@ def languages_of(vocabulary: Container[str]) -> list[str]:
 def query_terms(text: str, vocabulary: Container[str], languages: Sequence[str] | None = None) -> list[str]:
     """The content terms of a query that a vocabulary made of ``index_terms`` has, stemmed in each of its ``languages``, where
     these are known."""
-    languages = languages or languages_of(vocabulary)
+    languages = tuple(languages or languages_of(vocabulary))
     tokens = _tokens(text)
-    found: list[str] = []
-    for token in _content(tokens, detect(map(_fold, tokens), languages), _shouted(text)):
-        stems = dict.fromkeys(term for name in languages for term in _analyse(token, name))
-        found += [term for term in stems if term in vocabulary]
-    return found
+    content = _content(tokens, detect(map(_fold, tokens), languages), _shouted(text))
+    return [term for token in content for term in _stems(token, languages) if term in vocabulary]
+
+
+@lru_cache(maxsize=200_000)
+def _stems(token: str, languages: tuple[str, ...]) -> tuple[str, ...]:
+    """Each once, in the order of the languages."""
+    return tuple(dict.fromkeys(term for name in languages for term in _analyse(token, name)))
 
 
 def is_unspaced(sign: str) -> bool:

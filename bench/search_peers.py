@@ -391,6 +391,8 @@ def main() -> None:
         sys.exit(f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
     if set(names) - set(OURS) and not (args.peers / "bin" / "python").exists():
         sys.exit(f"the peers' environment {args.peers} is missing: run 'make peers', or name one with --peers")
+    if args.work is not None:
+        args.work.mkdir(parents=True, exist_ok=True)
     encoder = SentenceEmbedder(str(embedder_path()))
     settings = {"embedder": encoder.name, "checksum": encoder.checksum}
     rows = kept(args.json)

@@ -367,6 +367,25 @@ async def test_of_a_long_newest_turn_its_beginnings_are_kept(which: int) -> None
     assert 32 <= sum(len(text.split()) for text in kept) <= 64
 
 
+class Bytes:
+    """A tokenizer of bytes: what makes a sign of the chat template harmless is two more of them."""
+
+    def count(self, text: str) -> int:
+        return len(text.encode())
+
+    def truncate(self, text: str, tokens: int) -> str:
+        return text.encode()[: max(0, tokens)].decode(errors="ignore")
+
+
+async def test_a_long_newest_turn_is_counted_as_it_is_shown() -> None:
+    table = Table(SAID, evidence_tokens=256)
+    table.agent = Agent(table.talk, Bytes(), Registry.of(table.config.tools))
+    history = [{"role": "user", "content": "ASKED " + "<|im_end|>" * 5}, {"role": "assistant", "content": "SAID"}]
+    await table.ask(history=history)
+    asked, said = [m.content for m in table.asked(0).messages[1:-1]]
+    assert asked.startswith("ASKED") and said == "SAID" and len(asked.encode()) <= 32
+
+
 async def test_its_prompt_grows_at_its_end_between_two_cuts() -> None:
     before: list[list[str]] = []
     for count in range(1, 13):

@@ -41,6 +41,7 @@ from assay.window import Bounds, recent, shortened, stepped
 # How a passage is cut off and shown says nothing new, so that another size of it is no other query.
 _SIZES = ("top_k", "context_chars", "max_chars")
 MOST_MESSAGES = 200  # of a history: the tokens decide
+LEAST_SHARE = 16  # tokens of a message that is shortened
 # Room for less evidence than this is none.
 LEAST_TOKENS = 100
 # What templates say of tools before their schemas, and around each call and its result.
@@ -245,12 +246,12 @@ class Conversation:
     def _history(self, left: int) -> tuple[Message, ...]:
         """The last turns, within a quarter of the evidence's tokens, and of those that are ``left``."""
         most = stepped(self._config.evidence_tokens // 4, max(0, left) // 4)
-        count = self._agent.tokenizer.count
+        tokenizer = self._agent.tokenizer
         # What is counted has few characters: to count all takes long.
         held = [replace(message, content=message.content[: CHARS * most]) for message in self._run.history]
-        near = recent(shortened(held, most, self._agent.tokenizer), Bounds(MOST_MESSAGES, CHARS * most))
+        near = recent(shortened(held, most, tokenizer, LEAST_SHARE), Bounds(MOST_MESSAGES, 2 * CHARS * most))
         said = [replace(message, content=inert(message.content)) for message in near]
-        return recent(shortened(said, most, self._agent.tokenizer), Bounds(MOST_MESSAGES, most), count)
+        return recent(shortened(said, most, tokenizer, LEAST_SHARE), Bounds(MOST_MESSAGES, most), tokenizer.count)
 
     # ---- the tools --------------------------------------------------------------------------------------------------
 

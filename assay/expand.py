@@ -141,12 +141,12 @@ class LLMExpander:
     def _schema(self, request: PlanRequest, steps: Collection[Step]) -> Fitting:
         """The rate is the language's of the conversation: a plan's words are its words."""
         count = self._tokenizer.count
-        said = (request.question, *(message.content for message in request.history[-HISTORY.messages :]))
-        rate = max(rate_of(text, count) for text in said)
-        return self._sized(frozenset(steps), request.buckets, self._variants(request), rate)
+        turns = (message.content[:SAID_CHARS] for message in request.history[-HISTORY.messages :])
+        rate = rate_of("\n".join((request.question, *turns)), count)
+        return self._sized(frozenset(steps), tuple(map(_bare, request.buckets)), self._variants(request), rate)
 
     async def _in_one(self, request: PlanRequest, steps: set[Step]) -> Plan:
-        schema, size, _ = self._schema(request, steps)
+        schema, whole, size, _ = self._schema(request, steps)
         messages = self._fitting(request, steps, schema)
         if messages is None:
             output = f"a plan of {self._tokens} (expander.max_tokens)"
@@ -163,11 +163,12 @@ class LLMExpander:
         )
         alone = Plan(query=request.question, usage=completion.usage)
         if completion.finish_reason != "stop":
-            cut = f"cut off after {self._tokens} tokens (expander.max_tokens)"
+            limit = "expander.max_tokens" if self._tokens == self._config.tokens else "a quarter of max_model_len"
+            cut = f"cut off after {self._tokens} tokens ({limit})"
             return replace(alone, fault=f"the plan was {cut}")
         try:
             planned = Planned.model_validate_json(completion.text)
-            fault = schema_fault(schema, json.loads(completion.text), "its parts") if wide(steps) else None
+            fault = schema_fault(whole, json.loads(completion.text), "its parts") if wide(steps) else None
         except ValidationError as error:
             fault = f"{error.error_count()} errors"
         if fault:
@@ -248,6 +249,12 @@ def _line(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[:most]}..." if most else ""
 
 
+def _bare(bucket: BucketInfo) -> BucketInfo:
+    """What a schema is made of: without what is another with each document."""
+    fields = (replace(field, description="", documents=0) for field in bucket.fields)
+    return BucketInfo(bucket.name, 0, 0, fields=tuple(fields))
+
+
 def _fields(buckets: Collection[BucketInfo]) -> int:
     return sum(len(bucket.fields) for bucket in buckets)
 
@@ -255,9 +262,9 @@ def _fields(buckets: Collection[BucketInfo]) -> int:
 def _usable(planned: Planned, request: PlanRequest, usage: Usage, size: Size, *, alike: bool) -> Plan:
     """What a schema cannot hold: words that somebody said, and queries that can find something new."""
     query = " ".join(planned.query.split()) or request.question
-    if not alike and len(planned.query) >= size.query:
+    if not alike and len(planned.query) == size.query:
         return Plan(
-            query=request.question, usage=usage, fault=f"the rewritten question has {size.query} characters or more"
+            query=request.question, usage=usage, fault=f"the rewritten question may go on after {size.query} characters"
         )
     if query != request.question and not grounded(query, request):
         return Plan(query=request.question, usage=usage, fault="the rewritten question says what nobody said")

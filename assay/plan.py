@@ -89,11 +89,12 @@ class Size:
 # One word is about 6 characters. A small model's query is a few words; a longer bound only keeps it looping for longer.
 SIZES = (
     Size(query=160, reason=160, said=80, value=80, name=60, filters=6, questions=4, topics=4, entities=6, listed=8),
-    Size(query=120, reason=100, said=60, value=72, name=48, filters=5, questions=4, topics=3, entities=4, listed=6),
-    Size(query=100, reason=64, said=40, value=64, name=40, filters=4, questions=3, topics=2, entities=3, listed=4),
-    Size(query=80, reason=48, said=32, value=60, name=32, filters=4, questions=2, topics=2, entities=2, listed=3),
-    Size(query=72, reason=32, said=24, value=56, name=24, filters=3, questions=2, topics=1, entities=2, listed=2),
-    Size(query=56, reason=24, said=20, value=48, name=20, filters=2, questions=2, topics=1, entities=1, listed=2),
+    Size(query=160, reason=100, said=60, value=80, name=48, filters=4, questions=4, topics=3, entities=4, listed=6),
+    Size(query=140, reason=80, said=48, value=80, name=40, filters=3, questions=3, topics=2, entities=3, listed=4),
+    Size(query=120, reason=64, said=40, value=80, name=32, filters=2, questions=3, topics=2, entities=2, listed=3),
+    Size(query=100, reason=48, said=32, value=72, name=24, filters=2, questions=2, topics=1, entities=2, listed=2),
+    Size(query=72, reason=32, said=24, value=64, name=24, filters=1, questions=2, topics=1, entities=1, listed=2),
+    Size(query=48, reason=24, said=20, value=56, name=20, filters=1, questions=2, topics=1, entities=1, listed=2),
     Size(query=32, reason=24, said=16, value=40, name=16, filters=1, questions=2, topics=1, entities=1, listed=2),
 )
 _SHORT = 64  # of a query, where there is no more to a plan than such
@@ -105,9 +106,11 @@ def wide(steps: Collection[Step]) -> bool:
 
 
 class Fitting(NamedTuple):
-    """A plan's schema as text. ``ends``: whether its longest plan ends within its tokens."""
+    """A plan's schema as text. ``whole``: that of the most spacious size, by which a plan is judged: of an engine that knows
+    the schema from its prompt alone, more is no fault. ``ends``: whether its longest plan ends within its tokens."""
 
     schema: str
+    whole: str
     size: Size
     ends: bool
 
@@ -123,11 +126,12 @@ def fitting_schema(
     """The schema of the most spacious plan whose longest has at most so many tokens, by the model's tokenizer (``count``), at a
     ``rate`` of them for each character. Where there is none, a plan that fills its bounds is cut off in any case, and others
     have room."""
+    whole = _dumps(plan_schema(steps, buckets, variants))
     for size in SIZES:
         schema = plan_schema(steps, buckets, variants, size)
         if longest(schema, rate, count) <= tokens:
-            return Fitting(_dumps(schema), size, True)
-    return Fitting(_dumps(plan_schema(steps, buckets, variants)), SIZES[0], False)
+            return Fitting(_dumps(schema), whole, size, True)
+    return Fitting(whole, whole, SIZES[0], False)
 
 
 def plan_schema(
@@ -221,7 +225,7 @@ def _unfounded(condition: Condition, said: str, free: bool) -> str | None:
 def _cut(condition: Condition, known: Collection[Value], most: int) -> str | None:
     """The start of a name is another name: where its bound ended a value, and not the model, it is none."""
     values = condition.value if isinstance(condition.value, list) else [condition.value]
-    long = any(len(str(value)) >= most for value in values if value not in known)
+    long = any(len(str(value)) == most for value in values if value not in known)
     return f"it may go on after {most} characters" if long else None
 
 

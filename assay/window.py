@@ -68,13 +68,14 @@ def stepped(most: int, left: int) -> int:
     return most
 
 
-def shortened(history: Sequence[Message], tokens: int, tokenizer: Tokenizer) -> list[Message]:
+def shortened(history: Sequence[Message], tokens: int, tokenizer: Tokenizer, least: int = 0) -> list[Message]:
     """A conversation whose newest turn is at most so many tokens long: each of its messages that is longer than its share is
-    cut to that."""
+    cut to that. ``least``: of a share; only the last messages have one, where there are too many of them."""
     newest = max((at for at, message in enumerate(history) if message.role == "user"), default=0)
     last = history[newest:]
     if not last or sum(tokenizer.count(message.content) for message in last) <= tokens:
         return list(history)
+    last = last[-max(1, tokens // least) :] if least else last
     share = max(0, tokens) // len(last)
     cut = [replace(message, content=tokenizer.truncate(message.content, share)) for message in last]
     return [*history[:newest], *cut]

@@ -28,7 +28,7 @@ from assay.tokens import room
 from assay.types import Completion, CompletionRequest, Message
 
 # Characters of a text, and texts of a list: the most whose longest answer fits.
-SIZES = ((200, 16), (120, 12), (80, 8), (80, 4))
+SIZES = ((200, 16), (200, 8), (200, 4), (120, 4), (80, 4))
 _MOST_TOKENS = 4_096  # of an answer; also at most half of what the context has room for
 _HEADINGS = 40
 _LEAST = 64  # tokens: less of a document says nothing
@@ -136,10 +136,10 @@ class Extractor:
                 return _none(fields, f"not asked, since {_LOST} calls before it found no model")
             try:
                 async with asyncio.timeout(self._config.timeout_s):
-                    request, most = self._request(document, fields)
+                    request, size = self._request(document, fields)
                     done = await self._llm.complete(request)
                 self._lost = 0
-                return _checked(_answer(done, request.json_schema or ""), document, fields, most)
+                return _checked(_answer(done, fields), document, fields, *size)
             except TimeoutError:
                 self._lost += 1
                 return _none(fields, f"timeout after {self._config.timeout_s:.0f} s")
@@ -147,9 +147,11 @@ class Extractor:
                 self._lost += isinstance(fault, StageUnavailable | StageTimeout | Overloaded)
                 return _none(fields, str(fault))
 
-    def _request(self, document: Document, fields: Mapping[str, FieldSchema]) -> tuple[CompletionRequest, int]:
-        """The fields first: they are the same for all documents of a bucket, whose prompts then begin alike. And the most
-        characters that a text of the answer may have.
+    def _request(
+        self, document: Document, fields: Mapping[str, FieldSchema]
+    ) -> tuple[CompletionRequest, tuple[int, int]]:
+        """The fields first: they are the same for all documents of a bucket, whose prompts then begin alike. And the size
+        of the answer.
 
         Raises ``BadModelOutput`` where they leave no room for the document."""
         system = Message("system", self._prompt.fill(fields="\n".join(_line(name, f) for name, f in fields.items())))
@@ -172,7 +174,7 @@ class Extractor:
         request = CompletionRequest(
             (system, Message("user", shown)), max_tokens=output, json_schema=json.dumps(schema, ensure_ascii=False)
         )
-        return request, size[0]
+        return request, size
 
 
 def schema_of(fields: Mapping[str, FieldSchema], chars: int = SIZES[0][0], items: int = SIZES[0][1]) -> dict[str, Any]:
@@ -196,42 +198,43 @@ def _line(name: str, f: FieldSchema) -> str:
     return f"- {name} ({kind}{choice}){': ' if f.description else ''}{f.description}"
 
 
-def _answer(done: Completion, schema: str) -> dict[str, Raw | None]:
+def _answer(done: Completion, fields: Mapping[str, FieldSchema]) -> dict[str, Raw | None]:
     if done.finish_reason != "stop":
         raise BadModelOutput("the answer was cut off")
     try:
         said = json.loads(done.text)
     except ValueError:
         raise BadModelOutput("the answer is no JSON") from None
-    if fault := schema_fault(schema, said, "the extracted values"):
+    # By the most spacious size: of an engine that knows the schema from its prompt alone, more is no fault.
+    if fault := schema_fault(json.dumps(schema_of(fields)), said, "the extracted values"):
         raise BadModelOutput(fault)
     return dict(said)
 
 
 def _checked(
-    said: Mapping[str, Raw | None], document: Document, fields: Mapping[str, FieldSchema], most: int
+    said: Mapping[str, Raw | None], document: Document, fields: Mapping[str, FieldSchema], chars: int, items: int
 ) -> Extraction:
     found: dict[str, Extracted] = {}
     problems: list[str] = []
     text = Statements("\n".join((document.title, *document.headings, document.text)))
     for name, f in fields.items():
-        whole, cut = _whole(name, f, said[name], most)
+        whole, cut = _whole(name, f, said[name], chars, items)
         value, problem = _held(name, f, whole, text)
-        if whole is not None or not cut:  # else it is asked again, maybe of another model
+        if whole or not cut:  # else it is asked again, maybe of another model
             found[name] = Extracted(value, asked_of(f))
         problems += filter(None, (cut, problem))
     return Extraction(found, tuple(problems))
 
 
-def _whole(name: str, f: FieldSchema, value: Raw | None, most: int) -> tuple[Raw | None, str]:
+def _whole(name: str, f: FieldSchema, value: Raw | None, chars: int, items: int) -> tuple[Raw | None, str]:
     """Without texts that the grammar ended, and not the model: the document may go on there."""
     texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
-    cut = [text for text in texts if not f.values and len(str(text)) >= most]
-    if not cut:
-        return value, ""
-    kept = [text for text in texts if text not in cut]
-    what = f"{name}: extracted {[str(text)[:80] for text in cut]} may go on after {most} characters"
-    return (kept if isinstance(value, list) else None), what
+    cut = [] if f.values else [text for text in texts if len(str(text)) == chars]
+    if cut:
+        kept: Raw | None = [text for text in texts if text not in cut] if isinstance(value, list) else None
+        return kept, f"{name}: extracted {[str(text)[:80] for text in cut]} may go on after {chars} characters"
+    more = isinstance(value, list) and len(value) == items < SIZES[0][1]
+    return value, f"{name}: there may be more than the extracted {items}" if more else ""
 
 
 def _held(name: str, f: FieldSchema, value: Raw | None, text: Statements) -> tuple[Raw | None, str]:

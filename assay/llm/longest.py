@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from heapq import nlargest
 from typing import Any
 
 # Of an answer's tokens, what its longest may take: a model's own words may need more of them than those that it read.
@@ -18,9 +17,9 @@ NUMBER = {"type": "number", "minimum": -_MOST, "maximum": _MOST}
 
 _LITERALS = {"number": f"-{_MOST - 1}.123456", "boolean": "false", "null": "null"}
 _DAY = "2026-01-31"  # what a pattern admits: every one of ours is a day's
-_LEAST_RATE, _STEP, _READ = 0.35, 0.05, 1_000  # tokens per character; the step between two; characters
-# Words that are not in the Latin script, which has few such letters in a row.
-_OTHER = re.compile(r"[^\x00-\x7f\W\d_]{4,}")
+_LEAST_RATE, _STEP, _READ = 0.35, 0.05, 4_000  # tokens per character; the step between two; characters
+# Letters and their marks of other scripts than the Latin one; signs and emoji are none.
+_OTHER = re.compile("[\u0370-\u1dff\u2c00-\u2dff\u2e80-\ud7ff\uf900-\ufdff\U00020000-\U0003ffff]{2,}")
 
 Count = Callable[[str], int]
 
@@ -39,8 +38,7 @@ def longest(schema: Mapping[str, Any], rate: float, count: Count) -> int:
     if kinds := schema.get("anyOf"):
         return max(longest(kind, rate, count) for kind in kinds)
     if values := schema.get("enum"):
-        written = (json.dumps(value, ensure_ascii=False) for value in values)
-        return max(count(value) for value in nlargest(4, written, key=lambda value: len(value.encode())))
+        return max(count(json.dumps(value, ensure_ascii=False)) for value in values)
     match schema["type"]:
         case "object":
             parts = schema["properties"].items()

@@ -222,6 +222,8 @@ SAID = {
     ),
     "arabic": ("من وقع العقد؟ 🙂👩‍👩‍👧", "من وقع العقد "),
     "signs": ("====", "suppliers "),
+    "korean": ("Answer in Korean, please, and at length: 팀 예산 누가 정해 계약 언제", "팀 예산 계약 "),
+    "hindi": ("Answer in Hindi, please, and at length: कौन भुगतान कब करता है", "भुगतान कब करता है "),
 }
 LISTED = replace(
     INVOICES, fields=(FieldInfo("kind", "text", True, "", 6, ("an English category", "违约责任的分配和其他")),)
@@ -307,6 +309,36 @@ async def test_a_rewritten_question_that_its_bound_ended_is_none() -> None:
             PlanRequest(QUESTION, history=history, buckets=BOTH)
         )
         assert (made.fault is None) is used and (made.query == QUESTION) is not used
+
+
+async def test_a_plan_is_judged_by_the_most_spacious_size() -> None:
+    """An engine that knows the schema from its prompt alone may write more than the sent one admits, and ends all the same."""
+    llm = ScriptedLLM(
+        said(reason="r" * 150, questions=[f"What does Acme's contract number {n} say on notice?" for n in range(4)])
+    )
+    made = await LLMExpander(llm, ExpanderConfig(steps=STEPS, max_tokens=1_024)).plan(
+        PlanRequest(QUESTION, buckets=BOTH)
+    )
+    assert json.loads(asked(llm).json_schema or "")["properties"]["reason"]["maxLength"] < 100
+    assert made.fault is None and len(made.sub_questions) == 4
+
+
+async def test_another_document_makes_no_other_schema() -> None:
+    """Schemas are made once for a set of buckets; their counts and descriptions are not in them."""
+    counted: list[str] = []
+
+    class Counting(EstimatedTokenizer):
+        def count(self, text: str) -> int:
+            counted.append(text)
+            return super().count(text)
+
+    expander = LLMExpander(ScriptedLLM(said(), said()), ExpanderConfig(steps=STEPS), tokenizer=Counting())
+    await expander.plan(PlanRequest(QUESTION, buckets=BOTH))
+    first = len(counted)
+    counted.clear()
+    more = tuple(replace(bucket, documents=99, chunks=999, description="Others") for bucket in BOTH)
+    await expander.plan(PlanRequest(QUESTION, buckets=more))
+    assert first > 20 and len(counted) < 5
 
 
 async def test_buckets_whose_filters_do_not_fit_one_plan_are_chosen_first() -> None:

@@ -239,6 +239,25 @@ def test_a_text_that_its_bound_ended_is_asked_again_and_an_item_is_left_out() ->
     assert found.fields["parties"].value == ["Bolt"] and len(found.problems) == 2
 
 
+def test_a_list_that_a_smaller_bound_ended_is_told_and_kept() -> None:
+    fields = {f"parties_{n}": field("list") for n in range(12)}
+    document = Document("A", (), "Between " + ", ".join(f"Bolt{n}" for n in range(20)) + " and Acme.")
+    for items, told in ((3, 0), (4, 12), (10, 0)):  # more than was asked for: by an engine that no grammar binds
+        answer = {name: [f"Bolt{n}" for n in range(items)] for name in fields}
+        extractor = Extractor(ScriptedLLM(json.dumps(answer)), EstimatedTokenizer(), ExtractionConfig())
+        (found,) = asyncio.run(extractor.extract([(document, fields)]))
+        assert len(found.problems) == told, found.problems
+        assert [e.value for e in found.fields.values()] == list(answer.values())
+
+
+def test_a_list_of_nothing_but_what_its_bound_ended_is_asked_again() -> None:
+    schema = BucketSchema(fields={"parties": field("list")})
+    llm = ScriptedLLM(json.dumps({"parties": ["A" * 200]}))
+    document = Document("A", (), f"Between {'A' * 200} Industries and Bolt.")
+    (found,) = asyncio.run(Extractor(llm, WordTokenizer(), ExtractionConfig()).extract([(document, schema.fields)]))
+    assert list(lacking(schema, {}, found.fields)) == ["parties"]
+
+
 def test_an_empty_document_is_asked_about() -> None:
     llm = ScriptedLLM('{"party": null}')
     asyncio.run(

@@ -386,6 +386,18 @@ async def test_a_long_newest_turn_is_counted_as_it_is_shown() -> None:
     assert asked.startswith("ASKED") and said == "SAID" and len(asked.encode()) <= 32
 
 
+async def test_of_many_messages_of_a_newest_turn_the_last_are_kept() -> None:
+    """A share of one word each would say nothing, and each message costs by being one."""
+    table = Table(SAID, evidence_tokens=256)
+    history = [
+        {"role": "user", "content": "ASKED"},
+        *({"role": "assistant", "content": f"{n} " * 9} for n in range(40)),
+    ]
+    await table.ask(history=history)
+    kept = [m.content for m in table.asked(0).messages[1:-1]]
+    assert [text.split()[0] for text in kept] == ["36", "37", "38", "39"] and all(len(t.split()) == 9 for t in kept)
+
+
 async def test_its_prompt_grows_at_its_end_between_two_cuts() -> None:
     before: list[list[str]] = []
     for count in range(1, 13):

@@ -51,7 +51,7 @@ async def test_a_plan_that_the_endpoint_lets_out_of_its_schema_is_refused(preset
 
 
 async def test_a_plan_that_is_cut_off_is_not_asked_for_again() -> None:
-    async with endpoint("word " * 600) as (llm, server, _):
+    async with endpoint("word " * 5_000) as (llm, server, _):
         plan = await LLMExpander(llm, CONFIG).plan(REQUEST)
         assert plan.fault is not None and "cut off" in plan.fault and len(server.requests) == 1
 

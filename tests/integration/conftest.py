@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
 KSERVE = DATA / "markdown" / "kserve_docs"
 CONTEXT = 8192  # tokens of the engine: all that the model has, for the schemas of mode `tools`
+PATIENCE_S = 300  # where 20 s are usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,14 @@ def running(
     # keep a test waiting for long.
     args["engines"]["small"] |= {"openai_port": openai_port, "tool_parser": "hermes", "max_model_len": CONTEXT}
     args["engines"]["small"]["health_timeout_s"] = 10
+    # A slow machine writes a long answer, too; the tests of a deadline ask with their own.
+    args["loop"]["deadline_s"] = PATIENCE_S
+    args["tools"] = {"turn_s": PATIENCE_S}
     folder = tmp_path_factory.mktemp("graph")
     (folder / "local.yaml").write_text(yaml.safe_dump(raw))
     with LocalGraph(load(folder / "local.yaml"), log=folder / "serve.log", port=free_tcp_port_factory()) as graph:
-        graph.wait_ready(300)
-        with Client(graph.url, timeout_s=120) as client:
+        graph.wait_ready(600)
+        with Client(graph.url, timeout_s=PATIENCE_S) as client:
             yield Running(graph, client, kserve_index, f"http://127.0.0.1:{openai_port}/v1")
 
 

@@ -4,6 +4,7 @@ model is capable of it, the rest of a plan: whether to search at all, where, und
 One call where one can serve, and none for a simple lookup.
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Collection, Sequence
@@ -94,7 +95,7 @@ class LLMExpander:
             return Plan(query=request.question)
         if {"filters", "route"} <= steps:
             many = _fields(request.buckets) > self._config.fields_per_call
-            if many or not self._schema(request, steps).ends:
+            if many or not (await asyncio.to_thread(self._schema, request, steps)).ends:
                 return await self._in_two(request, steps)
         return await self._in_one(request, steps)
 
@@ -138,16 +139,21 @@ class LLMExpander:
         buckets = second.buckets or tuple(b.name for b in chosen)
         return replace(second, usage=usage, buckets=buckets, search=True, reason=first.reason)
 
+    def _asked(self, request: PlanRequest, steps: Collection[Step]) -> tuple[Fitting, tuple[Message, ...] | None]:
+        fitting = self._schema(request, steps)
+        return fitting, self._fitting(request, steps, fitting.schema)
+
     def _schema(self, request: PlanRequest, steps: Collection[Step]) -> Fitting:
         """The rate is the language's of the conversation: a plan's words are its words."""
         count = self._tokenizer.count
         turns = (message.content[:SAID_CHARS] for message in request.history[-HISTORY.messages :])
         rate = rate_of("\n".join((request.question, *turns)), count)
-        return self._sized(frozenset(steps), tuple(map(_bare, request.buckets)), self._variants(request), rate)
+        buckets, variants = tuple(map(_bare, request.buckets)), self._variants(request)
+        return self._sized(frozenset(steps), buckets, variants, rate)
 
     async def _in_one(self, request: PlanRequest, steps: set[Step]) -> Plan:
-        schema, whole, size, _ = self._schema(request, steps)
-        messages = self._fitting(request, steps, schema)
+        # In another thread: over many buckets with many values it takes up to a second, the first time.
+        (schema, whole, size, _), messages = await asyncio.to_thread(self._asked, request, steps)
         if messages is None:
             output = f"a plan of {self._tokens} (expander.max_tokens)"
             limit = f"the {self._context_tokens} tokens of the model (max_model_len)"

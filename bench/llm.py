@@ -17,7 +17,7 @@ from assay.index.embed import SentenceEmbedder
 from assay.models import embedder_path
 from assay.ports import LLM
 from assay.tokens import ModelTokenizer
-from bench import llm_answers, llm_quality, llm_speed, llm_valid
+from bench import llm_answers, llm_quality, llm_quotes, llm_speed, llm_valid
 from bench.llm_parts import ENGINE, Parts
 from bench.report import Row, kept, options, publish
 from deployments.calibrate import scores_file
@@ -31,7 +31,8 @@ PARTS: dict[str, Part] = {
     "valid": llm_valid.valid,
     "prefix": llm_speed.prefix,
     "latency": llm_speed.latency,
-    "throughput": llm_speed.throughput,  # the last: it stops the engine
+    "throughput": llm_speed.throughput,  # it stops the engine
+    "quotes": llm_quotes.quotes,  # it has one of its own
 }
 
 

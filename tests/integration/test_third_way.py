@@ -36,7 +36,8 @@ def test_a_file_of_questions_is_answered_and_one_of_them_asked_again(running: Ru
 
 def test_mode_tools_is_a_conversation_with_the_engine_whose_answer_is_held_to_the_evidence(running: Running) -> None:
     """A model of this size calls no tool by itself, and what it says is seldom borne out: then the generator answers."""
-    response = ask(running, QUESTIONS[0]["question"], mode="tools", include=["tool_calls", "trace", "evidence"])
+    asked = {"mode": "tools", "include": ["tool_calls", "trace", "evidence"], "budget": {"answer_tokens": 96}}
+    response = ask(running, QUESTIONS[0]["question"], **asked)
     assert response.status == "answered" and response.citations and response.tool_calls is not None
     assert response.tool_calls[0].tool == "search_hybrid" and response.tool_calls[0].outcome == "ok"
     assert [step for step in response.trace or () if step.stage == "agent"] and response.usage.llm_calls >= 1

@@ -1,6 +1,7 @@
 """The plan of a capable model: bound by a schema of what there is, held to what was said, and never wider than the request."""
 
 import json
+import threading
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -290,6 +291,22 @@ async def test_so_does_the_longest_of_variants(variants: int) -> None:
         schema = json.loads(asked(llm).json_schema or "")
         assert tokens(worst(schema, question, tokens)) <= 0.9 * asked(llm).max_tokens
         assert schema["properties"]["variants"]["items"]["maxLength"] >= 48
+
+
+async def test_what_is_long_in_counting_holds_up_no_other_question() -> None:
+    """Many buckets with many values take the better part of a second."""
+    counted_in = set[threading.Thread]()
+
+    class Noting(EstimatedTokenizer):
+        def count(self, text: str) -> int:
+            counted_in.add(threading.current_thread())
+            return super().count(text)
+
+    expander = LLMExpander(
+        ScriptedLLM(said()), ExpanderConfig(steps=STEPS), tokenizer=Noting(), context_tokens=32_768
+    )
+    assert not (await expander.plan(PlanRequest(QUESTION, buckets=BOTH))).fault
+    assert counted_in and threading.current_thread() not in counted_in
 
 
 async def test_a_plan_takes_a_quarter_of_a_small_context() -> None:

@@ -31,6 +31,7 @@ from assay.index.store import check_embedder
 from assay.leads import MOST, Leads
 from assay.links import SOURCES, Links
 from assay.schemas import Degraded, Fusion
+from assay.sharing import Shared
 from assay.types import (
     BucketInfo,
     Chunk,
@@ -107,6 +108,7 @@ class LocalRetriever:
         self._linking = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, "search")
         self._beside = ThreadPoolExecutor(max(1, _THREADS - 1), "leg")
+        self._shared = Shared[list[_Answer | Degraded]](self._beside)
         self._quick = 0
         self._fault: IndexFault | None = None
         self._unreachable: str | None = None
@@ -266,7 +268,7 @@ class LocalRetriever:
         if not reader.has("sparse"):
             return lambda: [leg() for leg in legs]
         asked = [reader.sparse_query(text) for text in query.queries]
-        return self._beside.submit(self._both, reader, vectors, asked, allowed, legs).result
+        return self._shared.begun(partial(self._both, reader, vectors, asked, allowed, legs))
 
     def _both(
         self,

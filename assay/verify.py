@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from assay.config import SupportConfig
 from assay.inert import commands, headings
 from assay.schemas import Citation
+from assay.sentences import Span
 from assay.support import measured
 from assay.text import content_terms, sentences, terms
 from assay.types import Chunk, Draft, Evidence, Verified
@@ -19,8 +20,8 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _NEGATION = re.compile(
     r"\b(?:not?|never|none|nobody|nothing|neither|nor|cannot|without)\b|n['\u2019]t\b", re.IGNORECASE
 )
-# A phrase between quotation marks, which are not the marks of a single word.
-_QUOTED = re.compile('"([^"\n]{3,400})"|“([^”\n]{3,400})”|«([^»\n]{3,400})»|「([^」\n]{3,400})」')
+# A phrase between quotation marks, which are not the marks of a single word: of one line or several, up to a unit's length.
+_QUOTED = re.compile('"([^"]{3,2000})"|“([^”]{3,2000})”|«([^»]{3,2000})»|「([^」]{3,2000})」')
 _QUOTE_TERMS = 3
 _STOPS = frozenset(".!?…。！？؟।\"'”’»)")
 
@@ -65,16 +66,18 @@ def quoted(text: str) -> list[str]:
     return [phrase for phrase in phrases if len(terms(phrase)) >= _QUOTE_TERMS]
 
 
-def is_verbatim(phrase: str, text: str) -> bool:
-    """Whether the phrase stands in the text, but for line breaks and the stop before its closing mark."""
-    return " ".join(phrase.split()).rstrip(".,;:!? ") in " ".join(text.split())
+def place(phrase: str, text: str) -> Span | None:
+    """Where the phrase stands in the text, but for line breaks and the stop before its closing mark."""
+    found = re.search(r"\s+".join(map(re.escape, phrase.rstrip(".,;:!? \n").split())), text)
+    return found.span() if found else None
 
 
 def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
     """Support and span, in the chunk's text, of the sentence, or two in a row, that bear most of the claim. A passage that
     does not hold what the claim quotes bears nothing."""
     alone = sentences(chunk.text) or [(0, len(chunk.text))]
-    if not all(is_verbatim(phrase, chunk.text) for phrase in quoted(claim)):
+    places = [place(phrase, chunk.text) for phrase in quoted(claim)]
+    if None in places:
         return 0.0, alone[0]
     context = " ".join(headings(chunk.title, *chunk.heading))
     ordered = {
@@ -87,11 +90,23 @@ def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
         for (a, b), whole in zip(itertools.pairwise(alone), itertools.pairwise(prose), strict=True)
         if all(whole) and not {a, b} & ordered
     ]
+    # What is quoted may go on for longer.
+    quotes = [_around(at, alone) for at in places if at and not any(_meet(at, span) for span in ordered)]
     # A question says nothing; the one before its answer says what the answer is about.
-    stated = [span for span in (*alone, *pairs) if chunk.text[span[1] - 1] not in "?？؟"]
+    stated = [span for span in (*alone, *pairs, *quotes) if chunk.text[span[1] - 1] not in "?？؟"]
     spans = [span for span in stated if span not in ordered]
     rated = [(support(claim, chunk.text[slice(*span)], context), span) for span in spans] or [(0.0, alone[0])]
     return max(rated, key=lambda r: (r[0], r[1][0] - r[1][1]))
+
+
+def _around(place: Span, alone: Sequence[Span]) -> Span:
+    """The sentences that a quote is from."""
+    met = [span for span in alone if _meet(place, span)] or [place]
+    return min(place[0], met[0][0]), max(place[1], met[-1][1])
+
+
+def _meet(one: Span, other: Span) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 class Verifier:
@@ -138,7 +153,7 @@ class Verifier:
     def _borne(self, text: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
         """How likely the passage's best quote bears the text, and where it stands; 0 for one that contradicts it."""
         share, span = best_quote(text, chunk)
-        if share == 1 and is_verbatim(text, chunk.text[slice(*span)]):
+        if share == 1 and place(text, chunk.text[slice(*span)]):
             return 1.0, span
         context = " ".join(headings(chunk.title, *chunk.heading))
         found = measured(text, chunk.text[slice(*span)], context)

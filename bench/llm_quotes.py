@@ -107,7 +107,7 @@ async def _count(generator: WritingGenerator, request: GenerateRequest, said: Co
                 said["cited"] += bool(draft.slots) and set(draft.slots) <= set(texts)
                 for quote in _QUOTE.findall(draft.text):
                     said["quotes"] += 1
-                    said["held"] += " ".join(quote.split()) in texts[draft.slots[0]]
+                    said["held"] += any(quote in texts[slot] for slot in draft.slots[:1])
     except BadModelOutput:  # within its first sentence the tokens were over
         pass
     said["drafts"] += drafts

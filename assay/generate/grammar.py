@@ -19,6 +19,8 @@ _FIRST, _REST = r"[^\s\[\]【】|`*#-]", r"[^\[\]【】\n]"
 _CELL = r"[^\s\[\]【】|\n][^\[\]【】|\n]{0,80}"
 # As the above without quotation marks, for grammars in which these belong to quotes.
 _FREE_FIRST, _FREE = r"[^\s\[\]【】|`*#\"“”«»「」-]", r"[^\[\]【】\n\"“”«»「」]"
+# A line break would end a list's item, and a mark of its own the quote.
+_QUOTE = r"[^\n\"“”«»「」]{3,2000}"
 
 
 def finds_nothing(said: str) -> bool:
@@ -58,7 +60,8 @@ def _lark_units(style: WrittenStyle, evidence: Sequence[Evidence], most: int) ->
     units, quotes = [f"{lead}WORDS cites {end}"], list[str]()
     for number, e in enumerate(evidence, 1):
         units.append(f'{lead}WORDS? "\\"" QUOTE_{number} "\\"" REST? "[{e.slot}]" {end}')
-        quotes.append(f"QUOTE_{number}: %regex {json.dumps({'substring_words': e.hit.chunk.text})}")
+        words = json.dumps({"substring_words": " ".join(e.hit.chunk.text.split())})
+        quotes.append(f"QUOTE_{number}: WORDS_{number} & /{_QUOTE}/\nWORDS_{number}: %regex {words}")
     return [
         f"start: {json.dumps(NOT_FOUND)} | unit{{1,{most}}}",
         f"unit: {' | '.join(units)}",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from assay.generate.grammar import finds_nothing
 from assay.markers import read_markers
 from assay.schemas import Degraded
-from assay.sentences import sentences
+from assay.sentences import Span, sentences
 from assay.types import Draft, Form, GenerateEvent, GenerateStyle
 
 MOST_CHARS = 2_000
@@ -23,6 +23,7 @@ _MARKED = re.compile(r"(?:\s*+[\[【]{1,2}[^\[\]【】\n]{1,100}[\]】]{1,2})++\
 _BULLET = re.compile(r"\s*+(?:[-*+•]|\d{1,3}[.)])\s++")
 _RULE = re.compile(r"\|?[\s:|-]*-[\s:|-]*")
 _JOINED = "\u200d\ufe0e\ufe0f"
+_OPENING, _CLOSED_BY = "“«「", "”»」"
 
 
 class Splitter:
@@ -122,7 +123,7 @@ class Splitter:
         if self._style == "plain":
             return [Draft(text, ())]
         # One citation may stand for several sentences: each of them is verified by itself.
-        return [Draft(text[start:end], cited) for start, end in sentences(text)]
+        return [Draft(text[start:end], cited) for start, end in _whole_quotes(text, sentences(text))]
 
     def _row(self, text: str, cited: tuple[str, ...]) -> list[Draft]:
         """A row with as many cells as the first one, which is the header; what is no row is left out."""
@@ -152,3 +153,19 @@ def _safe_cut(text: str) -> int:
     ):
         cut -= 1
     return cut or MOST_CHARS
+
+
+def _whole_quotes(text: str, spans: Sequence[Span]) -> list[Span]:
+    """The sentences of one quotation are one: cut in two, neither half is a quote, whose words are held to the passage."""
+    whole: list[Span] = []
+    is_open = False
+    for start, end in spans:
+        whole.append((whole.pop()[0] if is_open else start, end))
+        is_open = _is_open(text[whole[-1][0] : end])
+    return whole
+
+
+def _is_open(text: str) -> bool:
+    """Whether a quotation begins in it that does not end there."""
+    pairs = zip(_OPENING, _CLOSED_BY, strict=True)
+    return text.count('"') % 2 == 1 or any(text.count(opening) > text.count(closing) for opening, closing in pairs)

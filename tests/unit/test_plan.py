@@ -302,9 +302,7 @@ async def test_what_is_long_in_counting_holds_up_no_other_question() -> None:
             counted_in.add(threading.current_thread())
             return super().count(text)
 
-    expander = LLMExpander(
-        ScriptedLLM(said()), ExpanderConfig(steps=STEPS), tokenizer=Noting(), context_tokens=32_768
-    )
+    expander = LLMExpander(ScriptedLLM(said()), ExpanderConfig(steps=STEPS), tokenizer=Noting(), context_tokens=32_768)
     assert not (await expander.plan(PlanRequest(QUESTION, buckets=BOTH))).fault
     assert counted_in and threading.current_thread() not in counted_in
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from assay.generate.split import Splitter
 from assay.schemas import Citation
 from assay.types import Draft, Evidence, Hit
 from assay.verify import Verifier, coverage
@@ -102,6 +103,30 @@ def test_what_stands_in_quotation_marks_stands_in_the_source(claim: str, slots: 
     source = evidence(SOURCE, "The Sun's light takes eight minutes to reach us.")
     verified = Verifier(source, 0.5).verify(Draft(claim, ("E1",)))
     assert (verified and [c.slot for c in verified.citations]) == slots
+
+
+LONG = " ".join(f"Part {number} of the gateway is made of steel, glass and copper." for number in range(12))
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("The gateway listens on port 7441. It does not support IPv6.", True),
+        ("The gateway listens on port 7441. It supports IPv6.", False),
+        ("The gateway listens on port 7441.\n\nIt does not support IPv6.", True),
+        (LONG, True),
+        (LONG.replace("steel", "wood", 1), False),
+    ],
+)
+def test_a_quote_of_several_sentences_is_one(said: str, shown: bool) -> None:
+    """Cut into its sentences it was none, and what nobody wrote was shown between quotation marks."""
+    text = f"It was built in 1999. The gateway listens on port 7441. It does not support IPv6. {LONG} So much for that."
+    drafts = [*Splitter("prose", ("E1",)).feed(f'The page says "{said}" [E1]. '), *Splitter("prose", ("E1",)).end()]
+    (draft,) = drafts
+    verified = Verifier(evidence(text), 0.5).verify(draft)
+    assert (verified is not None) is shown
+    if verified is not None:
+        assert " ".join(said.split()) in " ".join(verified.citations[0].quote.split())
 
 
 def test_a_name_may_stand_in_the_title_that_the_quote_stands_under() -> None:

@@ -1,6 +1,7 @@
 """The grammars in the engines' own compilers: what is admitted there, sign by sign, is what ``tests/unit/generate`` says."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,22 @@ def test_guidance_lets_every_style_say_that_nothing_was_found(guidance: Any, sty
 )
 def test_guidance_holds_a_quote_to_the_passage_that_is_cited(guidance: Any, text: str, admitted: bool) -> None:
     assert admits(guidance, lark("prose", EVIDENCE, 5), text) is admitted
+
+
+@pytest.mark.parametrize(
+    ("text", "admitted"),
+    [
+        ('- It is "one line, and another" as it says [E1]\n', True),
+        ('- It is "one line,\nand another" as it says [E1]\n', False),
+        ('- "another "with a mark" in it" is there [E1]\n', False),
+        ('- "with a mark" is there [E1]\n', True),
+    ],
+)
+def test_a_quote_has_neither_lines_nor_marks_of_its_own(guidance: Any, text: str, admitted: bool) -> None:
+    """It would end where they stand, and the rest would be cited by nothing."""
+    chunk = replace(EVIDENCE[0].hit.chunk, text='It is one line,\nand another "with a mark" in it.')
+    evidence = [replace(EVIDENCE[0], hit=replace(EVIDENCE[0].hit, chunk=chunk)), *EVIDENCE[1:]]
+    assert admits(guidance, lark("list", evidence, 5), text) is admitted
 
 
 # ---- xgrammar, which holds everything else ----------------------------------------------------------------------------

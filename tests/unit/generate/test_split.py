@@ -36,6 +36,12 @@ def shown(style: GenerateStyle, text: str) -> list[tuple[str, tuple[str, ...]]]:
         ("المد بسبب القمر [E1]؟ نعم [E2].", [("المد بسبب القمر؟", ("E1",)), ("نعم.", ("E2",))]),
         ('He said "it rises" [E1] and left.', [('He said "it rises" and left.', ("E1",))]),
         ('He said "it rises." [E1] He left [E2].', [('He said "it rises."', ("E1",)), ("He left.", ("E2",))]),
+        ('He said "it rises. It falls" [E1].', [('He said "it rises. It falls".', ("E1",))]),
+        ('It is so. "It rises! It falls," he said. So it is [E1].', [
+            ("It is so.", ("E1",)), ('"It rises! It falls," he said.', ("E1",)), ("So it is.", ("E1",))
+        ]),
+        ("He said “it rises.\n\nIt falls” [E1].", [("He said “it rises.\n\nIt falls”.", ("E1",))]),
+        ("他说「潮起。潮落」[E1]。", [("他说「潮起。潮落」。", ("E1",))]),
         ("Version [E1].5 is out [E2].", [("Version.5 is out.", ("E1", "E2"))]),
         ("It costs 5 euros (Dr. Who says) [E1]. Yes [E1].", [
             ("It costs 5 euros (Dr. Who says).", ("E1",)), ("Yes.", ("E1",))

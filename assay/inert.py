@@ -37,6 +37,8 @@ _COMMAND = re.compile(
     r"|(?:игнорируй|забудь|忽略|無視して|无视|تجاهل))",
     re.IGNORECASE,
 )
+# And each cell of a row, and each line, may be a sentence to whoever reads it; but not one that goes on with a small letter.
+_LINES = re.compile(r"\||(?>\r\n|[\r\n\f\u2028\u2029])[ \t]*+(?![a-z])")
 # How a prompt names its parts. People's texts do so too: it counts only in one that forges others of them.
 _LABEL = re.compile(r"\W*+(?:question|evidence|answer|system|user|assistant)\s*+:", re.IGNORECASE)
 # Where a title may go on with something else.
@@ -57,7 +59,7 @@ def commands(sentence: str) -> bool:
     """Whether a sentence of a document tells its reader's assistant what to do, or is made up as a part of the assistant's own
     prompt: it is then no evidence of anything."""
     bare = _UNSEEN.sub("", sentence)
-    return any(map(_COMMAND.match, bare.split("|"))) or _forges(bare)
+    return any(map(_COMMAND.match, _LINES.split(bare))) or _forges(bare)
 
 
 def _forges(text: str) -> bool:

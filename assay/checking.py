@@ -7,7 +7,7 @@ from dataclasses import replace
 from assay import events as ev
 from assay.errors import AssayError
 from assay.evidence import added_event, in_order
-from assay.inert import headings
+from assay.inert import commands, headings
 from assay.run import Run
 from assay.schemas import Citation
 from assay.searching import arguments_of, called, tool_of
@@ -89,7 +89,7 @@ class Checking:
         ]
 
     def _may_search(self, claim: str) -> bool:
-        if query_key(claim) in self._run.tried:
+        if query_key(claim) in self._run.tried or commands(claim):  # an order that a model repeats claims nothing
             return False
         run, budget = self._run, self._run.ledger.budget
         return (

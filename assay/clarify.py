@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from assay.bound import both
 from assay.errors import InvalidRequest, NotFound
+from assay.inert import headings
 from assay.ports import AnswerStore
 from assay.schemas import (
     AskRequest,
@@ -54,7 +55,7 @@ def no_results(explain: Explain, filters: Filter | None, planned: Filter | None)
 
 def unclear(question: str, evidence: Sequence[Evidence], filters: Filter | None) -> Clarification:
     """The question names too little to search for; the documents that came closest are offered as readings of it."""
-    titles = list(dict.fromkeys(e.hit.chunk.title for e in evidence if not e.hit.chunk.untrusted))
+    titles = headings(*(e.hit.chunk.title for e in evidence if not e.hit.chunk.untrusted))
     message = f"'{question}' names too little to search for. Name the thing that you ask about."
     choices = [_choice(title, Predicate(field="title", op="=", value=title), filters, None) for title in titles]
     return Clarification(type="ambiguous", message=message, choices=choices)

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Literal
 
 from assay.features import NEGATION, names_in
-from assay.inert import commands
+from assay.inert import commands, headings
 from assay.sentences import Span, sentences
 from assay.text import content_terms, names, normalise, terms
 from assay.types import Evidence
@@ -136,7 +136,7 @@ def _sentences(e: Evidence, within: Span | None, asked: frozenset[str]) -> list[
     offset, until = within or (0, len(chunk.text))
     if chunk.hidden:
         return []
-    context = terms(" ".join((chunk.title, *chunk.heading)))
+    context = terms(" ".join(headings(chunk.title, *chunk.heading)))
     kept: list[_Read] = []
     for start, end in sentences(chunk.text[offset:until]):
         start, end = start + offset, end + offset
@@ -207,7 +207,7 @@ def _of_many(read: _Read, name: str) -> bool:
     chunk = read.side.evidence.hit.chunk
     text = read.side.text
     after = text[text.find(name) + len(name) :]
-    titled = frozenset(terms(" ".join((chunk.title, *chunk.heading)))) & frozenset(content_terms(name))
+    titled = frozenset(terms(" ".join(headings(chunk.title, *chunk.heading)))) & frozenset(content_terms(name))
     return bool(titled) or _ONE_OF_MANY.match(after) is not None
 
 

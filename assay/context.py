@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from assay.inert import commands
 from assay.ports import Tokenizer
 from assay.sentences import Span, sentences
 from assay.text import content_terms
@@ -96,10 +97,15 @@ def focus(text: str, question: str, tokens: int, tokenizer: Tokenizer) -> str:
 
 
 def _best(text: str, question: str) -> Span:
-    """The first sentence of those that share the most different words with the question."""
+    """The first sentence of those that share the most different words with the question; an order to a model comes last."""
     wanted = set(content_terms(question))
     spans = sentences(text) or [(0, len(text))]
-    return max(spans, key=lambda span: len(wanted.intersection(content_terms(text[span[0] : span[1]]))))
+
+    def shared(span: Span) -> int:
+        own = text[slice(*span)]
+        return -1 if commands(own) else len(wanted.intersection(content_terms(own)))
+
+    return max(spans, key=shared)
 
 
 def _whole_words(text: str, span: Span, bounds: Span) -> Span:

@@ -17,6 +17,7 @@ from assay.errors import AssayError, BadModelOutput, StageFault, StageTimeout
 from assay.evidence import EvidenceSet
 from assay.generate.grammar import finds_nothing
 from assay.generate.split import Splitter
+from assay.inert import commands, stated
 from assay.reconcile import Dating, citing, standing, told
 from assay.run import Run
 from assay.schemas import (
@@ -48,14 +49,15 @@ HISTORY = Bounds(messages=8, tokens=12_000)  # tokens: here characters
 
 
 def top_passage(evidence: Evidence) -> Draft:
-    """The start of the best passage, verbatim: what is said when the generator cannot."""
+    """The start of what the best passage states, verbatim: what is said when the generator cannot. It states something, and no
+    order to a model is quoted with it."""
     text = evidence.hit.chunk.text
-    spans = sentences(text) or [(0, len(text))]
-    start, end = spans[0]
-    for _, until in spans[1:]:
-        if until - start > QUOTE_CHARS:
+    spans, said = sentences(text), stated(text)
+    start, end = said[0]
+    for span in spans[spans.index(said[0]) + 1 :]:
+        if span not in said or commands(text[end : span[0]]) or span[1] - start > QUOTE_CHARS:
             break
-        end = until
+        end = span[1]
     return Draft(text[start:end], (evidence.slot,), (start, end))
 
 
@@ -201,9 +203,11 @@ class Ending:
                 self._partial = True
                 yield self._ledger.fell_back("generator", error, "the sentences so far")
             else:
-                yield self._ledger.fell_back("generator", error, "the top passage, quoted")
-                async for event in self._checked(checking, top_passage(evidence[0])):
-                    yield event
+                top = next((e for e in evidence if stated(e.hit.chunk.text)), None)
+                yield self._ledger.fell_back("generator", error, "the top passage, quoted" if top else "no answer")
+                if top is not None:
+                    async for event in self._checked(checking, top_passage(top)):
+                        yield event
         async for event in self._disagreements(checking, evidence):
             yield event
         if checking.removed:

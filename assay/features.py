@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from assay.sentences import sentences
+from assay.inert import evident, headings, stated
 from assay.text import content_terms, names, normalise, terms
 from assay.types import Chunk, Evidence
 
@@ -46,7 +46,8 @@ _MOST_WORDS = 8  # a longer title is a sentence, and nobody names it whole
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A passage as the features see it. ``title``: folded, as it is looked for in others; "" where it names nothing."""
+    """A passage as the features see it, without what it orders a model to do. ``title``: folded, as it is looked for in others;
+    "" where it names nothing."""
 
     doc_id: str
     title: str
@@ -58,13 +59,13 @@ class _Read:
 @lru_cache(maxsize=512)
 def _read(chunk: Chunk) -> _Read:
     title = _BRACKETS.sub("", chunk.title)
-    named = is_name(title)
+    named, text = is_name(title), evident(chunk.text)
     return _Read(
         chunk.doc_id,
         normalise(title).strip() if named else "",
         tuple(terms(title)) if named else (),
-        normalise(chunk.text),
-        frozenset(terms(" ".join((chunk.title, *chunk.heading, chunk.text)))),
+        normalise(text),
+        frozenset(terms(" ".join((*headings(chunk.title, *chunk.heading), text)))),
     )
 
 
@@ -75,7 +76,7 @@ def is_name(title: str) -> bool:
 
 
 def words_of(chunk: Chunk) -> frozenset[str]:
-    """The terms of a passage, its title and its headings."""
+    """The terms of what a passage, its title and its headings say."""
     return _read(chunk).terms
 
 
@@ -138,7 +139,7 @@ def of_evidence(question: str, evidence: Sequence[Evidence]) -> dict[str, float]
 def _of_sentences(question: str, words: frozenset[str], evidence: Sequence[Evidence]) -> dict[str, float]:
     """How the sentence that shares most with the question stands to it: an answer stands in one that shares much, more than
     the others, in the same order, denies nothing that the question does not, and has something of the kind asked for."""
-    texts = [e.hit.chunk.text[slice(*span)] for e in evidence for span in sentences(e.hit.chunk.text)]
+    texts = [e.hit.chunk.text[slice(*span)] for e in evidence for span in stated(e.hit.chunk.text)]
     if not texts:
         return {}
     found = [terms(text) for text in texts]
@@ -202,9 +203,10 @@ def leads(question: str, evidence: Sequence[Evidence], most: int) -> dict[str, E
     found: dict[str, tuple[float, Evidence]] = {}
     for rank, (e, r) in enumerate(zip(evidence, read, strict=True)):
         worth = (_IN_ASKED if _asked(r, normalise(question), asked) else 0.0) - _PER_RANK * rank
-        for start, end in sentences(e.hit.chunk.text):
+        above = " ".join(headings(e.hit.chunk.title))
+        for start, end in stated(e.hit.chunk.text):
             sentence = e.hit.chunk.text[start:end]
-            share = covered(words, frozenset(terms(f"{e.hit.chunk.title} {sentence}")))
+            share = covered(words, frozenset(terms(f"{above} {sentence}")))
             for name in _new_names(sentence, asked, titles):
                 score = share + worth + (_LONGER if " " in name else 0.0)
                 if name not in found or score > found[name][0]:

@@ -2,7 +2,10 @@
 model to do bears no claim."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from assay.sentences import Span, sentences
 
 # What tokenizers read as the marks of turns, of tool calls or of thoughts, wherever in a text it stands.
 _MARK = re.compile(
@@ -34,6 +37,10 @@ _COMMAND = re.compile(
     r"|(?:игнорируй|забудь|忽略|無視して|无视|تجاهل))",
     re.IGNORECASE,
 )
+# And each cell of a row, and each line, may be a sentence to whoever reads it; but not one that goes on with a small letter.
+_LINES = re.compile(r"\||(?>\r\n|[\r\n\f\u2028\u2029])[ \t]*+(?![a-z])")
+# How a prompt names its parts. People's texts do so too: it counts only in one that forges others of them.
+_LABEL = re.compile(r"\W*+(?:question|evidence|answer|system|user|assistant)\s*+:", re.IGNORECASE)
 # Where a title may go on with something else.
 _PART = re.compile(r"[.:;|()\[\]\n–—]|\s-\s")
 
@@ -52,7 +59,32 @@ def commands(sentence: str) -> bool:
     """Whether a sentence of a document tells its reader's assistant what to do, or is made up as a part of the assistant's own
     prompt: it is then no evidence of anything."""
     bare = _UNSEEN.sub("", sentence)
-    return _COMMAND.match(bare) is not None or _MARK.search(bare) is not None or _FORGED.search(bare) is not None
+    return any(map(_COMMAND.match, _LINES.split(bare))) or _forges(bare)
+
+
+def _forges(text: str) -> bool:
+    return _MARK.search(text) is not None or _FORGED.search(text) is not None
+
+
+def stated(text: str) -> tuple[Span, ...]:
+    """The sentences of a document that may say something: none that commands, nor the rest of a prompt that is made up."""
+    forges = _forges(text)
+    found = [(span, text[slice(*span)]) for span in sentences(text)]
+    return tuple(span for span, own in found if not (commands(own) or (forges and _LABEL.match(own))))
+
+
+def evident(text: str) -> str:
+    """A document's text as it is; where it gives orders, what it states."""
+    spans, kept = sentences(text), stated(text)
+    if len(kept) == len(spans) and not ("<!--" in text and any(map(commands, _between(text, spans)))):
+        return text
+    return "\n".join(text[slice(*span)] for span in kept)
+
+
+def _between(text: str, spans: Sequence[Span]) -> Iterator[str]:
+    """What is in no sentence, such as comments."""
+    edges = [0, *chain.from_iterable(spans), len(text)]
+    return (text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
 
 
 def headings(*texts: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.inert import evident
 from assay.text import UNSPACED
 
 Rows = NDArray[np.int64]
@@ -49,12 +50,13 @@ class Titles:
         self._documents = np.array(documents, np.int32)[order]
         self._known = lru_cache(_REMEMBERED)(self._mentioned)
 
-    def mentioned(self, text: str) -> Mapping[str, tuple[int, ...]]:
-        """The titles in a text, in order, the longest where several begin, and the documents that have them."""
-        return self._known(text) if len(text) <= _REMEMBERED_CHARS else self._mentioned(text)
+    def mentioned(self, text: str, *, document: bool = False) -> Mapping[str, tuple[int, ...]]:
+        """The titles in a text, in order, the longest where several begin, and the documents that have them. Of the
+        text of a ``document``: not those in orders to a model."""
+        return self._known(text, document) if len(text) <= _REMEMBERED_CHARS else self._mentioned(text, document)
 
-    def _mentioned(self, text: str) -> dict[str, tuple[int, ...]]:
-        words = _words(text)
+    def _mentioned(self, text: str, document: bool) -> dict[str, tuple[int, ...]]:
+        words = _words(evident(text) if document else text)
         if not words or not len(self._keys):
             return {}
         starts, lengths = self._matches(np.array([hash(word) for word in words], np.int64).view(np.uint64))
@@ -120,7 +122,7 @@ class Links:
         """
         gains: dict[int, float] = {}
         for own, text in [(-1, question), *((int(self._document[row]), text) for row, text in sources)]:
-            named = self._titles.mentioned(text)
+            named = self._titles.mentioned(text, document=own >= 0)
             documents = dict.fromkeys(d for name, of in named.items() if is_rare(name) for d in of if d != own)
             if not documents:
                 continue

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from assay.config import SupportConfig
-from assay.inert import commands, headings
+from assay.inert import headings, stated
 from assay.schemas import Citation
 from assay.sentences import Span
 from assay.support import measured
@@ -80,9 +80,7 @@ def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
     if None in places:
         return 0.0, alone[0]
     context = " ".join(headings(chunk.title, *chunk.heading))
-    ordered = {
-        span for span in alone if commands(chunk.text[slice(*span)])
-    }  # an order to a model is evidence of nothing
+    ordered = {*sentences(chunk.text)} - {*stated(chunk.text)}  # an order to a model is evidence of nothing
     # Two in a row are one statement only where both are prose: a list or a table would lend its words to its neighbours.
     prose = [chunk.text[end - 1] in _STOPS and chunk.text[start].isalnum() for start, end in alone]
     pairs = [
@@ -93,8 +91,8 @@ def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
     # What is quoted may go on for longer.
     quotes = [_around(at, alone) for at in places if at and not any(_meet(at, span) for span in ordered)]
     # A question says nothing; the one before its answer says what the answer is about.
-    stated = [span for span in (*alone, *pairs, *quotes) if chunk.text[span[1] - 1] not in "?？؟"]
-    spans = [span for span in stated if span not in ordered]
+    saying = [span for span in (*alone, *pairs, *quotes) if chunk.text[span[1] - 1] not in "?？؟"]
+    spans = [span for span in saying if span not in ordered]
     rated = [(support(claim, chunk.text[slice(*span)], context), span) for span in spans] or [(0.0, alone[0])]
     return max(rated, key=lambda r: (r[0], r[1][0] - r[1][1]))
 

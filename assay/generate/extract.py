@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from assay.config import GeneratorConfig
 from assay.errors import AssayError, BadModelOutput
-from assay.inert import commands, headings
+from assay.inert import commands, headings, stated
 from assay.ports import LLM, Embedder, Tokenizer
 from assay.rerank import standardise
 from assay.schemas import Degraded, Usage
 from assay.templates import Prompts
-from assay.text import sentences, terms
+from assay.text import terms
 from assay.types import (
     Draft,
     Evidence,
@@ -63,9 +63,7 @@ def candidates(evidence: Sequence[Evidence]) -> list[Candidate]:
     for e in evidence:
         chunk = e.hit.chunk
         context = next((above for above in reversed(chunk.heading or (chunk.title,)) if headings(above)), "")
-        for start, end in sentences(chunk.text):
-            if commands(chunk.text[start:end]):
-                continue
+        for start, end in stated(chunk.text):
             for span in _clauses(chunk.text, start, end):
                 text = chunk.text[slice(*span)]
                 if len(terms(text)) >= MIN_TERMS and not commands(text):

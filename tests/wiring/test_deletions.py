@@ -41,20 +41,20 @@ async def test_what_a_deletion_left_is_merged_after_its_acknowledgement(
 
     def held_up(*args: Any) -> Any:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(40)
         return merge(*args)
 
     monkeypatch.setattr(uploads, "remove", partial(remove, rebuild_rows=0))
     monkeypatch.setattr(snapshot, "compact", held_up)
-    async with asyncio.timeout(30), bench.ingesting() as work:
+    async with asyncio.timeout(60), bench.ingesting() as work:
         await work.delete("docs", doc_id_of("docs", "0.md"))
-        await asyncio.to_thread(begun.wait)
+        assert await asyncio.to_thread(begun.wait, 20)
         assert rows(bench) == [3], "acknowledged, and not merged yet"
         second = asyncio.create_task(work.delete("docs", doc_id_of("docs", "1.md")))
         await until(lambda: work._deletions)
         go_on.set()
         await second
-        await until(lambda: rows(bench) == [1])
+        await until(lambda: rows(bench) == [1], 30)
 
 
 @pytest.mark.parametrize("rebuild_rows", [REBUILD_ROWS, 0])

@@ -60,7 +60,8 @@ class _Stopped(Exception):
 
 
 class Uploads:
-    """Jobs of a spool into an index, in the order in which they came; a deletion takes its turn between two of them.
+    """Jobs of a spool into an index, in the order in which they came; a deletion takes its turn between two of them, and what
+    deletions left is merged when nothing else is to be done.
 
     ``encoder`` is made with the first job. ``served``: the oldest version of the index that a search may use now, None
     where one may have none.
@@ -83,6 +84,7 @@ class Uploads:
         self._turn = asyncio.Lock()
         self._stop = threading.Event()
         self._deletions: set[asyncio.Task[None]] = set()
+        self._untidy = False  # a deletion has left tombstones
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -92,11 +94,14 @@ class Uploads:
                 swept = time.monotonic()
                 await asyncio.to_thread(self._spool.sweep, 86_400 * self._config.keep_days)
             waiting = await asyncio.to_thread(self._spool.waiting)
-            if not waiting:
+            if waiting:
+                async with self._turn:
+                    await self._work(waiting[0])
+            elif self._untidy and not self._deletions:  # nobody waits for an acknowledgement
+                async with self._turn:
+                    await _in_thread(self._tidy)
+            else:
                 await asyncio.sleep(POLL_S)
-                continue
-            async with self._turn:
-                await self._work(waiting[0])
 
     async def delete(self, bucket: str, doc_id: str) -> None:
         """Returns when no search finds it any more. Raises ``NotFound``, ``IndexBusy``; ``StageTimeout``: it is out of the
@@ -116,6 +121,7 @@ class Uploads:
             raise IndexBusy("Uploaded files are being read into the index; try again in a moment.") from None
         try:
             done = await _in_thread(lambda: remove(self._layout, bucket, [doc_id]))
+            self._untidy = True
         finally:
             self._turn.release()
         if not await self._taken_up(done.id):
@@ -233,7 +239,8 @@ class Uploads:
         return lambda asked: asyncio.run_coroutine_threadsafe(extracted(asked), loop).result()
 
     def _tidy(self) -> None:
-        """After the report: what is in it can be searched already."""
+        """After the report, or the acknowledgement: what they tell of holds for searches already."""
+        self._untidy = False
         try:
             compact(self._layout, self._legs)
         except (AssayError, OSError) as fault:

@@ -54,15 +54,24 @@ class Bench:
         return self.retriever.index_version
 
     @asynccontextmanager
-    async def working(self) -> AsyncGenerator[httpx.AsyncClient]:
+    async def ingesting(self) -> AsyncGenerator[Uploads]:
         uploads = self.uploads()
         task = asyncio.create_task(uploads.run())
-        async with in_process(make_api(LocalDriver(self.retriever, uploads=uploads), self.config)) as http:
+        try:
+            yield uploads
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    @asynccontextmanager
+    async def working(self) -> AsyncGenerator[httpx.AsyncClient]:
+        async with (
+            self.ingesting() as uploads,
+            in_process(make_api(LocalDriver(self.retriever, uploads=uploads), self.config)) as http,
+        ):
             del http.headers["content-type"]
             yield http
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
     def key(
         self,

@@ -1,4 +1,4 @@
-"""A process that ingests, deletes or compacts, and kills itself with SIGKILL at one of the steps that matter for durability.
+"""A process that writes to an index, and kills itself with SIGKILL at one of the steps that matter for durability.
 
 The steps are found by running once without dying: every call of a function below is one, before it and after it.
 """
@@ -16,8 +16,10 @@ from lance.dataset import DatasetOptimizer
 from obstore.store import ObjectStoreMethods
 
 from assay.index import dense, remote, snapshot, sparse
+from assay.index.buckets import BucketSchema
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
+from assay.index.metadata import Given, MetadataRows
 from assay.index.mirror import compact
 from assay.index.remove import remove
 from tests.unit.index.fakes import WordEncoder
@@ -28,6 +30,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (WordEncoder, "embed_now"),
     (lance, "write_dataset"),
     (lance.LanceDataset, "delete"),
+    (lance.LanceDataset, "add_columns"),
     (dense, "build"),
     (sparse, "build"),
     (os, "fsync"),
@@ -91,6 +94,15 @@ def ingest(layout: Layout, folder: Path, rebuild_rows: int) -> str | None:
     return run.run(rebuild_rows=rebuild_rows).index_version
 
 
+def describe(layout: Layout, folder: Path, rebuild_rows: int) -> str | None:
+    """A schema for the bucket, and by it a number for each document of the folder: how many come before it."""
+    encoder, sources = WordEncoder(), find_sources([folder], folder)
+    schema = BucketSchema.model_validate({"fields": {"place": {"type": "number"}}})
+    given = Given([], MetadataRows({source.uri: {"place": n} for n, source in enumerate(sources)}))
+    parts = (layout, "docs", sources, encoder, encoder.embed_now, DirectParser())
+    return Ingestion(*parts, schema=schema, given=given).run(rebuild_rows=rebuild_rows).index_version
+
+
 def delete(layout: Layout, folder: Path, rebuild_rows: int) -> str:
     return remove(layout, "docs", [min(path.name for path in folder.iterdir())], rebuild_rows).id
 
@@ -100,7 +112,12 @@ def compacted(layout: Layout, folder: Path, rebuild_rows: int) -> str | None:
     return manifest.id if manifest else None
 
 
-WORK: dict[str, Callable[[Layout, Path, int], str | None]] = {"ingest": ingest, "delete": delete, "compact": compacted}
+WORK: dict[str, Callable[[Layout, Path, int], str | None]] = {
+    "ingest": ingest,
+    "describe": describe,
+    "delete": delete,
+    "compact": compacted,
+}
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -14,14 +14,16 @@ from typing import NamedTuple
 import pytest
 
 from assay.documents.names import doc_id_of
-from assay.errors import NotFound
+from assay.errors import NotFound, UnknownField
 from assay.index.files import Layout
 from assay.index.mirror import compact
 from assay.index.remove import remove
 from assay.index.snapshot import read_current
 from assay.retrieve import LocalRetriever
+from assay.schemas import Predicate
 from assay.types import Leg, SearchQuery
-from tests.wiring.index.builders import ingest, retriever, search, text_of, write
+from tests.wiring.failpoints import describe
+from tests.wiring.index.builders import found, ingest, retriever, search, text_of, write
 
 ROOT = Path(__file__).parents[2]
 OLD = {f"doc{i}.md": f"# Doc {i}\n\nThe marker old{i} lion sleeps.\n" for i in range(8)}
@@ -197,6 +199,88 @@ def test_an_acknowledged_version_is_there_after_a_restart(before: Path, whole: W
     assert elsewhere.stdout.strip() == str(ranked(index))
 
 
+# ---- an index that is begun, and one that gets a schema -------------------------------------------------------------
+
+BUILT, HIDDEN = REBUILD_ROWS
+
+BEGINNING = (
+    Kill("after lance.write_dataset"),  # the store has one of its two datasets
+    Kill("before os.replace state.json"),
+    Kill("after os.replace state.json"),
+    Kill("after lance.write_dataset", 1),
+    Kill("after os.replace state.json", 1),
+    Kill("before os.replace CURRENT"),
+    Kill("after os.replace CURRENT", published=True),
+)
+
+
+@pytest.fixture(scope="module")
+def beginning(before: Path) -> tuple[list[str], Ranked]:
+    return killed_at(before / "files", before / "begun", BUILT, 0), ranked(before / "begun")
+
+
+@pytest.mark.parametrize("kill", BEGINNING)
+def test_a_first_ingestion_that_was_killed_is_gone_on_with(
+    before: Path, beginning: tuple[list[str], Ranked], kill: Kill, tmp_path: Path
+) -> None:
+    steps, expected = beginning
+    index = tmp_path / "index"
+    taken = killed_at(before / "files", index, BUILT, kill.among(steps))
+    assert taken[-1].startswith(kill.step), "it died where it was told to"
+    if kill.published:
+        holds(retriever(index), NEW)
+    else:
+        assert retriever(index).index_version is None
+    ingest(before / "files", index)
+    holds(retriever(index), NEW)
+    assert ranked(index) == expected, f"killed at {taken[-1]}, the index ranks otherwise than one that was not"
+    assert ingest(before / "files", index).count("unchanged") == len(NEW)
+
+
+DESCRIPTION = (
+    Kill("after LanceDataset.add_columns"),
+    Kill("after LanceDataset.delete"),
+    Kill("after os.replace state.json"),  # the schema is in force, and the metadata is not
+    Kill("after LanceDataset.delete", 1),
+    Kill("before os.replace CURRENT"),
+    Kill("after os.replace CURRENT", published=True),
+)
+
+
+def by_place(index: Path) -> list[list[str]]:
+    filters = [Predicate(field="place", op="=", value=n) for n in range(len(OLD))]
+    return [found(search(retriever(index), SearchQuery(("marker",), filters=f))) for f in filters]
+
+
+def chunks(index: Path) -> set[int]:
+    return {hit.chunk.id for hit in search(retriever(index), SearchQuery(("marker",), top_k=100)).hits}
+
+
+@pytest.fixture(scope="module")
+def description(before: Path) -> list[str]:
+    copied(before / "index", before / "described")
+    return killed_at(write(before / "old", OLD), before / "described", BUILT, 0, "describe")
+
+
+@pytest.mark.parametrize("kill", DESCRIPTION)
+def test_a_schema_and_metadata_that_were_killed_are_all_there_or_not_and_can_be_repeated(
+    before: Path, description: list[str], kill: Kill, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    copied(before / "index", index)
+    stored = chunks(index)
+    taken = killed_at(before / "old", index, BUILT, kill.among(description), "describe")
+    assert taken[-1].startswith(kill.step), "it died where it was told to"
+    holds(retriever(index), OLD)
+    if not kill.published:
+        with pytest.raises(UnknownField):
+            by_place(index)
+    describe(Layout(str(index)), before / "old", BUILT)
+    assert by_place(index) == [[uri] for uri in sorted(OLD)]
+    holds(retriever(index), OLD)
+    assert chunks(index) == stored, "nothing was ingested anew"
+
+
 # ---- deletion and compaction --------------------------------------------------------------------------------------------
 
 FIRST = min(OLD)
@@ -212,7 +296,6 @@ def deletion(before: Path) -> Whole:
     return whole_run(before, "delete")
 
 
-BUILT, HIDDEN = REBUILD_ROWS
 DELETION = {
     BUILT: (
         Kill("after LanceDataset.delete"),

@@ -12,11 +12,13 @@ from assay.__main__ import main
 from assay.errors import SetupError
 from assay.index import embed
 from assay.index.files import Layout
+from assay.index.snapshot import read_current
 from assay.index.store import read_state
 from assay.schemas import Predicate
 from assay.types import SearchQuery
 from deployments import bulk
 from tests.unit.index.fakes import WordEncoder
+from tests.wiring.index import builders
 from tests.wiring.index.builders import found, retriever, search, write
 
 FILES = {
@@ -76,6 +78,23 @@ def test_with_yes_the_inferred_schema_is_in_force(
     assert {name: f.type for name, f in state.buckets["deals"].fields.items()} == {"amount": "number", "signed": "date"}
     late = Predicate(field="signed", op=">", value="2024-12-31")
     assert found(search(retriever(tmp_path / "index"), SearchQuery(("sleeps",), filters=late))) == ["b.md"]
+
+
+# ---- what comes after the report ------------------------------------------------------------------------------------
+
+
+def test_the_command_ends_with_the_merging_of_small_segments(
+    devices: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After its report, and even where it brought nothing new."""
+    folder, index = tmp_path / "files", tmp_path / "index"
+    for n in range(4):
+        builders.ingest(write(folder, {f"{n}.md": f"The marker {n}."}), index, rebuild_rows=0)
+    before = read_current(Layout(str(index)))
+    assert len(before.segments) == 4
+    assert ingest(folder, index, "--bucket", "docs") == 0
+    assert f"4 unchanged; 0 new passages, index {before.id}\n" in capsys.readouterr().out
+    assert [segment.rows for segment in read_current(Layout(str(index))).segments] == [4]
 
 
 # ---- where it embeds ------------------------------------------------------------------------------------------------

@@ -13,8 +13,10 @@ from assay.documents.shapes import Job, JobStatusEvent
 from assay.documents.spool import LEASE_S, Spool
 from assay.errors import IndexFault, NotFound
 from assay.index.files import Layout
+from assay.index.snapshot import read_current
 from deployments.api import make_api
 from tests.wiring.documents_bench import PDF, PUMP, Bench, ended, hits, uploaded
+from tests.wiring.index.builders import ingest, write
 from tests.wiring.local_driver import LocalDriver
 from tests.wiring.test_api import frames, in_process, until
 from tests.wiring.test_client import listening
@@ -173,6 +175,18 @@ async def test_a_job_waits_for_another_writer(bench: Bench) -> None:
             await asyncio.sleep(0.1)
             assert Spool(Path(bench.documents.path)).read(job.id, "").status == "running"
         assert (await ended(http, job)).status == "completed"
+
+
+async def test_a_job_ends_with_the_merging_of_small_segments(bench: Bench) -> None:
+    """After its report, and even where it brought nothing new."""
+    for n in range(4):
+        ingest(write(bench.folder / "files", {f"{n}.md": f"The marker {n}."}), bench.index, rebuild_rows=0)
+    before = read_current(Layout(str(bench.index)))
+    assert len(before.segments) == 4
+    async with bench.working() as http:
+        done = await ended(http, await uploaded(http, "docs", ("0.md", b"The marker 0.")))
+        assert ([f.outcome for f in done.files], done.index_version) == (["unchanged"], before.id)
+        await until(lambda: len(read_current(Layout(str(bench.index))).segments) == 1, 30)
 
 
 async def test_old_jobs_are_forgotten_and_waiting_ones_are_not(bench: Bench) -> None:

@@ -2,10 +2,14 @@
 
 import asyncio
 import threading
-import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from assay.__main__ import main
 from assay.config import Legs
@@ -16,7 +20,8 @@ from assay.index.files import Layout
 from assay.index.mirror import compact
 from assay.index.remove import remove
 from assay.index.snapshot import read_current
-from assay.types import Scope, SearchQuery
+from assay.types import Scope, SearchQuery, SearchResult
+from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import OUTSIDE, found, ingest, retriever, search, text_of, write
 
 FILES = {f"{i:02}.md": f"# Doc {i}\n\nThe marker number {i} is word{i}.\n" for i in range(20)}
@@ -113,6 +118,17 @@ def test_the_commands(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         assert why in capsys.readouterr().err
 
 
+def test_the_command_that_deletes_ends_with_the_merging_of_what_it_left(
+    index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("assay.index.remove.remove", partial(remove, rebuild_rows=0))
+    with pytest.raises(SystemExit, match="0"):
+        main(["delete", "--index", str(index), "--bucket", "docs", *(f"{n:02}.md" for n in range(7))])
+    merged, told = read_current(Layout(str(index))), capsys.readouterr().out
+    assert [segment.rows for segment in merged.segments] == [13]
+    assert "7 deleted, index v2-" in told and merged.number == 3, "acknowledged before that"
+
+
 def config_with(folder: Path, index: str) -> Path:
     path = folder / "serve.yaml"
     path.write_text(f"applications: [{{name: assay, args: {{index: {index}}}}}]")
@@ -176,32 +192,124 @@ def test_compaction_changes_what_is_stored_and_not_what_is_found(index: Path, tm
     assert len(search(r, ALL).hits) == 17
 
 
-def test_nothing_deleted_is_found_once_it_is_reloaded_under_load(index: Path) -> None:
-    """Nor returns with a compaction. When a serving graph reloads by itself: ``tests/wiring/test_serving.py``."""
-    r, stop = retriever(index), threading.Event()
-    gone: set[str] = set()
-    faults: list[str] = []
+@contextmanager
+def searching(look: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """Two threads that look all the while. What is yielded waits until each has begun one more look, and ended it."""
+    faults: list[Exception] = []
+    counts, told, stop = [0, 0], threading.Condition(), threading.Event()
 
-    def searching() -> None:
+    def run(number: int) -> None:
         while not stop.is_set():
-            before = set(gone)
-            result = search(r, ALL)
-            faults.extend(before & set(found(result)))
-            faults.extend(d.reason for d in result.degraded)
+            try:
+                look()
+            except Exception as fault:  # noqa: BLE001 - whatever it is, the test tells it
+                faults.append(fault)
+            with told:
+                counts[number] += 1
+                told.notify()
 
-    threads = [threading.Thread(target=searching) for _ in range(2)]
+    def looked() -> None:
+        with told:
+            before = list(counts)
+            assert told.wait_for(lambda: all(n > then + 1 for n, then in zip(counts, before, strict=True)), 60)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(counts))]
     for thread in threads:
         thread.start()
-    for i in range(0, 12, 3):
-        names = [f"{n:02}.md" for n in range(i, i + 3)]
-        remove(Layout(str(index)), "docs", names)
-        r.reload()
-        gone.update(names)
-        time.sleep(0.02)
-    compact(Layout(str(index)))
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        yield looked
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert faults == []
-    r.reload()
+
+
+def test_every_search_finds_one_snapshot_while_segments_come_and_go_and_are_merged(index: Path, tmp_path: Path) -> None:
+    """All of its documents, each in the text that it has there, and no other."""
+    r, layout, files = retriever(index), Layout(str(index)), dict(FILES)
+    held: dict[str, dict[str, str]] = {}
+    results: list[SearchResult] = []
+    with searching(lambda: results.append(search(r, ALL))) as looked:
+
+        def taken_up() -> None:
+            r.reload()
+            assert r.index_version == read_current(layout).id
+            held[r.index_version] = {uri: text.split("\n\n")[1].strip() for uri, text in files.items()}
+            looked()
+
+        taken_up()
+        for i in range(2):
+            new = {
+                f"new{i}.md": f"# New {i}\n\nThe marker new{i}.\n",
+                "03.md": f"# Doc 3\n\nThe marker word3 text{i}.\n",
+            }
+            ingest(write(tmp_path / "new", new), index, rebuild_rows=0)
+            files.update(new)
+            taken_up()
+            gone = [f"{n}.md" for n in (10 + i, 13 + i, 16 + i)]
+            remove(layout, "docs", gone, rebuild_rows=0)
+            files = {uri: text for uri, text in files.items() if uri not in gone}
+            taken_up()
+        assert [segment.rows for segment in read_current(layout).segments] == [20, 2, 2], "tombstones among them"
+        before = ranked(index)
+        compact(layout)
+        assert [segment.rows for segment in read_current(layout).segments] == [2, 14]
+        taken_up()
+    assert [[uri for uri, _ in one] for one in ranked(index)] == [[uri for uri, _ in one] for one in before]
+    for result in results:
+        assert result.degraded == ()
+        texts = {hit.chunk.uri: hit.chunk.text for hit in result.hits}
+        assert (len(result.hits), texts) == (len(texts), held[result.index_version])
+    assert {result.index_version for result in results} == held.keys()
+
+
+def test_a_search_that_a_swap_overtakes_ends_on_the_snapshot_that_it_began_with(index: Path, tmp_path: Path) -> None:
+    class Slow(WordEncoder):
+        async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            asked.set()
+            await go_on.wait()
+            return self.embed_now(texts)
+
+    async def overtaken() -> tuple[SearchResult, SearchResult]:
+        before = r.index_version
+        early = asyncio.create_task(r.search(ALL))
+        await asked.wait()
+        ingest(write(tmp_path / "new", {"03.md": "A zebra marker.", "new.md": "A lion marker."}), index, rebuild_rows=0)
+        remove(Layout(str(index)), "docs", [f"{n}.md" for n in range(10, 18)], rebuild_rows=0)
+        compact(Layout(str(index)))
+        assert r.reload() and r.index_version != before
+        go_on.set()
+        return await early, await r.search(ALL)
+
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    r = retriever(index, Slow())
+    early, late = asyncio.run(overtaken())
+    assert set(found(early)) == FILES.keys() and len(early.hits) == 20
+    assert "A zebra marker." not in {hit.chunk.text for hit in early.hits}
+    assert set(found(late)) == (FILES.keys() | {"new.md"}) - {f"{n}.md" for n in range(10, 18)}
+    assert (early.degraded, late.degraded) == ((), ())
+
+
+def test_nothing_deleted_is_found_once_it_is_reloaded_under_load(index: Path) -> None:
+    """Nor returns with a compaction. When a serving graph reloads by itself: ``tests/wiring/test_serving.py``."""
+    r, layout = retriever(index), Layout(str(index))
+    gone: set[str] = set()
+
+    def look() -> None:
+        before = set(gone)
+        result = search(r, ALL)
+        assert not before & set(found(result)) and result.degraded == ()
+
+    with searching(look) as looked:
+        for i in range(0, 12, 3):
+            names = [f"{n:02}.md" for n in range(i, i + 3)]
+            remove(layout, "docs", names, rebuild_rows=0)
+            r.reload()
+            gone.update(names)
+            looked()
+        compact(layout)
+        assert [segment.rows for segment in read_current(layout).segments] == [8]
+        r.reload()
+        looked()
     assert set(found(search(r, ALL))) == FILES.keys() - gone

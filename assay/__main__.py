@@ -50,6 +50,8 @@ def main(argv: list[str]) -> int:
         print(f"assay: the package '{e.name}' is not installed: run `make install`", file=sys.stderr)
     except AssayError as e:
         print(f"assay: {in_words(e)}", file=sys.stderr)
+    except OSError as e:  # a full disk, a folder that nobody may write to
+        print(f"assay: {e.strerror or e}" + (f": {e.filename}" if e.filename else ""), file=sys.stderr)
     except KeyboardInterrupt:
         return 130
     return 1

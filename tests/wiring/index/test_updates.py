@@ -1,6 +1,7 @@
 """An index that changes while it is searched: small segments, tombstones, deletions, compaction."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -127,6 +128,24 @@ def test_the_command_that_deletes_ends_with_the_merging_of_what_it_left(
     merged, told = read_current(Layout(str(index))), capsys.readouterr().out
     assert [segment.rows for segment in merged.segments] == [13]
     assert "7 deleted, index v2-" in told and merged.number == 3, "acknowledged before that"
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (["delete", "03.md", "--bucket", "docs"], "assay.index.remove.publish"),
+        (["compact"], "assay.index.mirror.compact"),
+    ],
+)
+def test_a_full_disk_is_a_line_of_every_command(
+    index: Path, words: list[str], step: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "segments/x.npy")
+
+    monkeypatch.setattr(step, full)
+    assert main([*words, "--index", str(index)]) == 1
+    assert capsys.readouterr().err == "assay: No space left on device: segments/x.npy\n"
 
 
 def config_with(folder: Path, index: str) -> Path:

@@ -226,7 +226,7 @@ class Listwise:
 
 
 def listwise_tokens(passages: int) -> int:
-    """Of an answer: a grade and its comma are at most three in any vocabulary."""
+    """Of an answer: a grade, the comma and the space before it are at most four in any vocabulary."""
     return 16 + 4 * passages
 
 

@@ -1,7 +1,7 @@
 """Sentence spans of a passage, aware of Markdown, so that an answer can quote a passage verbatim.
 
-It runs at answer time over text of any kind, so its time is linear: where two repeats could share characters, the
-first is possessive.
+It runs at answer time over text of any kind, so its time is linear: a pattern has one repeat at the most that is neither
+possessive nor bounded.
 """
 
 import re
@@ -10,15 +10,15 @@ from functools import lru_cache
 
 Span = tuple[int, int]
 
-_FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})")
-_HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]+")
+_FENCE = re.compile(r"[ \t>]*+(`{3,}+|~{3,}+)")
+_HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]++")
 _RULE = re.compile(
-    r"\s*+(?:(?:[-*_=~][ \t]*+){3,}$|\|?+\s*+:?+-{2,}+:?+\s*+(?:\|\s*+:?+-{2,}+:?+\s*+)*+\|?+\s*+$|:{3,}|<!--.*-->\s*$)"
+    r"\s*+(?:(?:[-*_=~][ \t]*+){3,}+$|\|?+\s*+:?+-{2,}+:?+\s*+(?:\|\s*+:?+-{2,}+:?+\s*+)*+\|?+\s*+$|:{3,}+|<!--.*-->\s*+$)"
 )
-_MARKER = re.compile(r"[ \t]*+(?:>[ \t]?+)*+[ \t]*+(?:[-*+•‣◦▪]|\d{1,3}[.)]|[a-zA-Z]\))[ \t]+(?:\[[ xX]\][ \t]+)?")
-_QUOTE = re.compile(r"[ \t]*(?:>[ \t]?)+")
-_ROW = re.compile(r"[ \t]*\|.*\|[ \t]*$")
-_END = re.compile(r"(?<![.!?…؟۔])[.!?…؟۔]++[\"'”’»)\]*_`]*+(?=\s|$)|[。！？｡।॥]+[」』”’）】》\"']*")
+_MARKER = re.compile(r"[ \t]*+(?:>[ \t]?+)*+[ \t]*+(?:[-*+•‣◦▪]|\d{1,3}[.)]|[a-zA-Z]\))[ \t]++(?:\[[ xX]\][ \t]++)?")
+_QUOTE = re.compile(r"[ \t]*+(?:>[ \t]?+)++")
+_ROW = re.compile(r"[ \t]*+\|.*\|[ \t]*+$")
+_END = re.compile(r"(?<![.!?…؟۔])[.!?…؟۔]++[\"'”’»)\]*_`]*+(?=\s|$)|[。！？｡।॥]++[」』”’）】》\"']*+")
 # A heading in bold at the beginning of its paragraph: part of the sentence that it leads in, and none by itself.
 _RUN_IN = re.compile(r"\s*+(\*\*|__)[^*_\n]{1,80}+\1\s*+")
 _LOOK_BACK = 24  # the longest abbreviation, with what stands before it
@@ -30,7 +30,7 @@ _ABBREVIATION = re.compile(
 # After one of these an abbreviation may still end the sentence, when what follows plainly starts another.
 _MAY_END = re.compile(r"(?:etc|al|Inc|Ltd|Co|Corp|LLC|Jr|Sr|(?:[A-Za-z]\.)+[A-Za-z])\.$")
 _STARTER = re.compile(
-    r"\s+[\"“‘(]?(?:The|This|That|These|It|In|He|She|They|We|You|A|An|But|If|However|For|As|At|On|When)\s"
+    r"\s++[\"“‘(]?(?:The|This|That|These|It|In|He|She|They|We|You|A|An|But|If|However|For|As|At|On|When)\s"
 )
 
 # One question cuts the same passages several times, and the next one many of them again.

@@ -21,7 +21,7 @@ _AHEAD = 64  # characters that may have to be seen after a citation before it is
 # The citations at the end of a text: what stands before them says whether a sentence had ended.
 _MARKED = re.compile(r"(?:\s*+[\[【]{1,2}[^\[\]【】\n]{1,100}[\]】]{1,2})++\s*+\Z")
 _BULLET = re.compile(r"\s*+(?:[-*+•]|\d{1,3}[.)])\s++")
-_RULE = re.compile(r"\|?[\s:|-]*-[\s:|-]*")
+_RULE = re.compile(r"[\s:|]*+-[\s:|-]*+")
 _JOINED = "\u200d\ufe0e\ufe0f"
 _OPENING, _CLOSED_BY = "“«「", "”»」"
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assay.config import EngineConfig, ExpanderConfig, GeneratorConfig
+from assay.config import EngineConfig, ExpanderConfig, GeneratorConfig, RerankerConfig
 from assay.errors import BadModelOutput
 from assay.expand import LLMExpander
 from assay.generate import WritingGenerator
 from assay.llm.http import EndpointLLM, gathered
+from assay.rerank import LLMReranker
 from assay.schemas import Usage
 from assay.types import (
     Completion,
@@ -23,6 +24,7 @@ from assay.types import (
     GenerateRequest,
     Message,
     PlanRequest,
+    RerankRequest,
     ScoreItem,
     ScoreRequest,
     Scores,
@@ -238,6 +240,21 @@ async def test_grades_of_several_tokens_share_their_prompts(engine: "RemoteLLM")
         assert math.isclose(one.logprob, other.items[0].logprob, abs_tol=0.1)
 
 
+@pytest.mark.parametrize("over", ["handle", "http"])
+async def test_all_passages_are_graded_in_one_call(engine: "RemoteLLM", over_http: EndpointLLM, over: str) -> None:
+    """By the real grammar of their schema. Which grades a model of this size gives, nobody can say; that each passage has one,
+    and the rest keep their order behind them, does not hang on it."""
+    config, hits = RerankerConfig(method="listwise", candidates=8), passages(SCRIPTS["english"], 10)
+    llm = over_http if over == "http" else engine
+    done = await LLMReranker(llm, tokenizer(), config, context_tokens=CONTEXT).rerank(RerankRequest("What?", hits, 10))
+    *graded, last, rest = done.ranked
+    assert sorted(each.hit.chunk.id for each in graded) == list(range(1, 9)) and done.faults == 0
+    scores = [each.score for each in graded]
+    assert all(map(math.isfinite, scores)) and scores == sorted(scores, reverse=True)
+    assert (last.hit.chunk.id, rest.hit.chunk.id) == (9, 10) and scores[-1] > last.score > rest.score
+    assert done.usage.llm_calls == 1 and done.usage.completion_tokens > 8
+
+
 async def test_faults_name_their_reason(engine: "RemoteLLM") -> None:
     items = (ScoreItem("", " x"), ScoreItem("x", " "), ScoreItem(TOO_LONG, " x"), ScoreItem("Yes or no?", " Yes"))
     empty_context, empty, long, good = (await engine.score(ScoreRequest(items))).items
@@ -248,10 +265,14 @@ async def test_faults_name_their_reason(engine: "RemoteLLM") -> None:
     assert good.fault is None
 
 
-async def test_salt_keeps_tenants_apart(engine: "RemoteLLM") -> None:
-    async def cached(salt: str) -> int:
+@pytest.mark.parametrize("over", ["handle", "http"])
+async def test_salt_keeps_tenants_apart(engine: "RemoteLLM", over_http: EndpointLLM, over: str) -> None:
+    llm = over_http if over == "http" else engine
+
+    async def cached(tenant: str) -> int:
+        salt = f"{tenant}-{over}"
         request = CompletionRequest((Message("user", "The same long prompt. " * 40),), max_tokens=1, cache_salt=salt)
-        return int((await engine.complete(request)).usage.cached_tokens)
+        return int((await llm.complete(request)).usage.cached_tokens)
 
     await cached("tenant-a")
     assert await cached("tenant-a") > 0

@@ -5,7 +5,7 @@ import json
 import math
 import selectors
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -41,13 +41,16 @@ TEXTS = (
     "Mars has two small moons. They are called Phobos and Deimos.",
     "The Sun is a star of plasma. Its light takes eight minutes to reach the Earth.",
     "Venus has no moon and turns backwards. A day there is longer than its year.",
-    "Jupiter has storms that are older than telescopes are.",
-    "Saturn has rings of ice and rock around it.",
 )
-POOL = tuple(chunk(n, text, f"Page {n}", bucket="docs" if n % 2 else "other") for n, text in enumerate(TEXTS, 1))
+# Four documents of two passages each; whatever one of them says, another one says too.
+POOL = tuple(
+    replace(chunk(n, text, f"Page {n}", bucket="docs" if n % 2 else "other"), doc_id=f"doc_{n % 4}")
+    for n, text in enumerate((*TEXTS, *TEXTS[2:], *TEXTS[:2]), 1)
+)
 QUERIES = ("tides", "the Tides?", "moons of Mars", "MARS moons", "light of the Sun", "storms", "rings", "ice rings")
 QUESTION = "What causes the ocean tides on Earth?"
-SAID = ("", f"{TEXTS[0][:-1]} [E1].", "Whales dance [E1].", "The evidence does not answer this.")
+SAID = ("", "Whales dance [E1].", "The evidence does not answer this.")
+MARKS = ("[E1]", "[E2]", "[E1, E3]", "[E1-E4]", "[E2][E1]", "[3]", "【E2】", "[E9]")
 CONFIG = AppConfig(engines={"small": EngineConfig(tool_parser="hermes")})
 TOKENS = 50  # of each call of a model
 
@@ -240,11 +243,12 @@ class World:
     def _generate(self, request: Any, draw: Draw) -> list[GenerateEvent] | None:
         """Some of an answer, or its end."""
         sound = [GenerateEvent(draft=top_passage(e)) for e in request.evidence]
-        near = [GenerateEvent(draft=Draft(f"Indeed {d.text}", d.slots)) for e in sound[:1] if (d := e.draft)]
-        unsound = GenerateEvent(draft=Draft("Whales dance around volcanoes at night.", ("E1",)))
+        slots = tuple(draw(st.permutations([e.slot for e in request.evidence])))
+        near = [GenerateEvent(draft=Draft(f"Indeed {d.text}", slots)) for e in sound if (d := e.draft)]
+        unsound = GenerateEvent(draft=Draft("Whales dance around volcanoes at night.", slots))
         events = [*sound, *near, unsound, GenerateEvent(usage=_usage()), GenerateEvent(reasoning="hm")]
-        chosen = st.lists(st.sampled_from(events), max_size=2)
-        return None if draw(st.booleans()) else list(draw(chosen))
+        chosen = st.lists(st.sampled_from(events), max_size=2) | st.just([*sound, *near])
+        return None if draw(st.sampled_from([True, False, False])) else list(draw(chosen))
 
     def _agent(self, request: Any, draw: Draw) -> Completion:
         names = ["search_hybrid"] * 4 + ["search_text", "list_buckets", "document_lookup", "no_tool"]
@@ -258,7 +262,12 @@ class World:
             written = draw(st.sampled_from([fitting] * 5 + [{"x": 1}]))
             uses.append(checked(request.tools, f"call_{n}", name, json.dumps(written)))
         reason = draw(st.sampled_from(["stop", "length"]))
-        return Completion(draw(st.sampled_from(SAID)), reason, _usage(), tool_uses=tuple(uses))
+        cited = st.lists(
+            st.tuples(st.sampled_from([c.text for c in POOL]), st.sampled_from(MARKS)), min_size=1, max_size=3
+        )
+        answer = " ".join(f"{text[:-1]} {mark}." for text, mark in draw(cited))
+        said = draw(st.sampled_from([*SAID, *[answer] * 3]))
+        return Completion(said, reason, _usage(), tool_uses=tuple(uses))
 
     def _put(self, record: Any, draw: Draw) -> None:
         return None

@@ -6,18 +6,19 @@ added to, every fallback said.
 import asyncio
 import itertools
 import json
+import re
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import HealthCheck, event, settings
+from hypothesis import HealthCheck, currently_in_test_context, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from assay import loop
 from assay.budget import Budget, finish_s
 from assay.converse import LEAST_TOKENS, Agent
-from assay.ending import KEEP_S
+from assay.ending import KEEP_S, top_passage
 from assay.errors import (
     AssayError,
     BadModelOutput,
@@ -28,13 +29,25 @@ from assay.errors import (
     StageUnavailable,
     UnknownBucket,
 )
-from assay.events import CompletedEvent, ErrorEvent, Event
+from assay.events import AnswerEvent, CitationEvent, CompletedEvent, ErrorEvent, Event
 from assay.groups import Groups
 from assay.llm.tools import checked
 from assay.run import Stages
-from assay.schemas import And, AskOptions, AskRequest, Filter, Predicate, Usage
+from assay.schemas import And, AskOptions, AskRequest, AskResponse, Filter, Predicate, Usage
 from assay.tools import Registry
-from assay.types import BucketInfo, Completion, Explain, Hit, SearchQuery, SearchResult
+from assay.types import (
+    BucketInfo,
+    Completion,
+    Draft,
+    Explain,
+    GenerateEvent,
+    GenerateRequest,
+    Grade,
+    Hit,
+    SearchQuery,
+    SearchResult,
+    Support,
+)
 from tests.fakes import WordTokenizer
 from tests.property.loop_world import CONFIG, POOL, QUESTION, Call, StillLoop, World
 
@@ -262,7 +275,9 @@ class Loop(RuleBasedStateMachine):
         for_search = budget.tokens - budget.answer_tokens
         for call in world.of("plan", "rerank"):
             assert call.used < for_search, call
-        for call in world.of("agent", "generate", "support"):
+        # An answer is one call, which is told in parts.
+        begun = {id(call.request): call for call in reversed(world.of("generate"))}
+        for call in (*world.of("agent", "support"), *begun.values()):
             assert call.used < budget.tokens, call
         for turn in turns:
             assert turn.request.tool_choice == "none" or for_search - turn.used >= LEAST_TOKENS
@@ -321,7 +336,8 @@ class Loop(RuleBasedStateMachine):
 
     def _told(self, last: CompletedEvent, faults: set[str]) -> None:
         response = last.response
-        event(f"{response.state.mode if response.state else ''}: {response.status} after {response.rounds} rounds")
+        if currently_in_test_context():
+            event(f"{response.state.mode if response.state else ''}: {response.status} after {response.rounds} rounds")
         assert response.tool_calls is not None and response.state is not None and response.evidence is not None
         assert response.rounds <= max(self.budget.rounds, 1)
         made = [call for call in response.tool_calls if call.outcome not in ("unused", "stand_in")]
@@ -350,6 +366,25 @@ class Loop(RuleBasedStateMachine):
             (source,) = (c for c in POOL if c.id == citation.chunk_id)
             start, end = (place - source.start for place in citation.span)
             assert source.text[start:end] == citation.quote and (citation.slot, citation.title) in added
+        self._numbered(response)
+
+    def _numbered(self, response: AskResponse) -> None:
+        """FAULTS 31: a document has one number, in its order of citation: in the marks of the text as it is streamed, in the
+        citations that follow these, and in the list of sources; and no other mark is left."""
+        numbers: dict[str, int] = {}
+        marked, cited = set[str](), set[str]()
+        for each in (*self.events, AnswerEvent(delta="")):
+            if isinstance(each, AnswerEvent):
+                assert not cited or cited == marked
+                assert marked <= set(map(str, numbers.values())), each
+                marked, cited = set(re.findall(r"[\[【]([^\]】]*)", each.delta)), set()
+            elif isinstance(each, CitationEvent):
+                number = each.citation.number
+                assert number == numbers.setdefault(each.citation.doc_id, len(numbers) + 1)
+                cited.add(str(number))
+        assert [(source.doc_id, source.number) for source in response.sources] == list(numbers.items())
+        sentences = response.answer.sentences if response.answer is not None else []
+        assert {number for sentence in sentences for number in sentence.citations} == set(numbers.values())
 
 
 def _keys(query: SearchQuery) -> set[str]:
@@ -381,3 +416,29 @@ def test_a_client_that_goes_leaves_no_tool_call_behind() -> None:
     assert len(machine.world.pending) == 3
     machine.client_goes()
     machine.teardown()
+
+
+def test_a_document_keeps_its_number_whatever_is_cited_beside_it() -> None:
+    """By hand, for the same reason: sentences of two documents each, from two of which a judge takes the first citation."""
+    machine, options = Loop(), dict.fromkeys(("expand", "link_hop", "rerank", "self_correct", "clarify"), False)
+    machine.begin("pipeline", options, [], None, QUESTION, "prose", True, 3, 6, 60.0, 2**63, ("ops",))
+    hits = tuple(Hit(POOL[n], 1 / (n + 1)) for n in (0, 2, 4, 6))
+    answers: dict[str, Any] = {
+        "search": lambda request: SearchResult(hits, "v1", Explain(8, 8)),
+        "grade": lambda request: Grade(0.9, 0.05, 0.05, 0.9, features={}),
+        "support": lambda request: Support((0.1 if len(machine.world.of("support")) < 3 else 0.9, 0.9), Usage()),
+        "generate": lambda request: None if len(machine.world.of("generate")) > 1 else said(request),
+        "put": lambda request: None,
+    }
+
+    def said(request: GenerateRequest) -> list[GenerateEvent]:
+        slots = tuple(e.slot for e in request.evidence)
+        return [GenerateEvent(draft=Draft(f"Indeed {top_passage(e).text}", slots)) for e in request.evidence]
+
+    while machine.world.pending:
+        call = machine.world.pending[0]
+        call.future.set_result(answers[call.kind](call.request))
+        machine.settle()
+    machine.teardown()
+    last = machine.events[-1]
+    assert isinstance(last, CompletedEvent) and [c.number for c in last.response.citations] == [1, 2, 1, 2, 2, 1]

@@ -39,6 +39,6 @@ def test_analysis_takes_any_text(text: str) -> None:
     ids=lambda text: text[:5],
 )
 def test_sentences_take_linear_time(text: str) -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     sentences(text)
-    assert time.perf_counter() - begun < 2, "quadratic time took minutes here"
+    assert time.process_time() - begun < 2, "quadratic time took minutes here"

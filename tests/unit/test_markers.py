@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from assay import markers
+from assay import markers, sentences
+from assay.generate import split
 from assay.markers import read_markers
 
 SLOTS = ("E1", "E2", "E3", "E4", "E5")
@@ -59,3 +60,37 @@ def test_no_repeat_of_the_pattern_is_without_a_bound() -> None:
 
     found = list(repeats(cited))
     assert found and all(most <= 64 for _, most in found)
+
+
+PATTERNS = {
+    f"{module.__name__}.{name}": pattern
+    for module in (markers, split, sentences)
+    for name, pattern in vars(module).items()
+    if isinstance(pattern, re.Pattern)
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_one_repeat_of_a_pattern_at_the_most_goes_back_without_a_bound(name: str) -> None:
+    """A second one, behind it or within it, would try all ways to share the text between the two."""
+    parser: Any = re._parser  # type: ignore[attr-defined]
+
+    def unbounded(node: Any) -> int:
+        """Of the ways through the pattern, the one with most."""
+        return sum(_of(str(op), value) for op, value in node)
+
+    def _of(op: str, value: Any) -> int:
+        match op:
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                goes_back = op != "POSSESSIVE_REPEAT" and value[1] is parser.MAXREPEAT
+                return goes_back + unbounded(value[2])
+            case "BRANCH":
+                return max(map(unbounded, value[1]))
+            case "SUBPATTERN" | "ASSERT" | "ASSERT_NOT":
+                return unbounded(value[-1])
+            case "ATOMIC_GROUP":
+                return unbounded(value)
+        return 0
+
+    pattern = PATTERNS[name]
+    assert unbounded(parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE)) <= 1

@@ -59,15 +59,16 @@ Ask = Callable[[ScriptedLLM], Awaitable[Any]]
 
 def plan(**fields: Any) -> Ask:
     steps = fields.pop("steps", ("rewrite", "expand"))
-    request = PlanRequest(ASKED, **fields)
+    request = PlanRequest(fields.pop("question", ASKED), **fields)
     return lambda llm: LLMExpander(llm, ExpanderConfig(steps=steps)).plan(request)
 
 
-def write(style: Any, **fields: Any) -> Ask:
+def write(style: Any, question: str = ASKED, evidence: tuple[Evidence, ...] = EVIDENCE, **fields: Any) -> Ask:
+    found = () if style == "plain" else evidence
+
     async def ask(llm: ScriptedLLM) -> None:
         generator = WritingGenerator(llm, WordTokenizer(), GeneratorConfig())
-        found = () if style == "plain" else EVIDENCE
-        async for _ in generator.generate(GenerateRequest(ASKED, found, style, 100, **fields)):
+        async for _ in generator.generate(GenerateRequest(question, found, style, 100, **fields)):
             pass
 
     return ask
@@ -82,9 +83,9 @@ def extract(llm: ScriptedLLM) -> Awaitable[Any]:
     return ask()
 
 
-def rerank(method: Any, question: str = ASKED) -> Ask:
+def rerank(method: Any, question: str = ASKED, hits: tuple[Hit, ...] = HITS[:1]) -> Ask:
     config = RerankerConfig(method=method)
-    return lambda llm: LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(question, HITS[:1], 1))
+    return lambda llm: LLMReranker(llm, WordTokenizer(), config).rerank(RerankRequest(question, hits, 1))
 
 
 async def talk(llm: ScriptedLLM) -> None:
@@ -138,13 +139,13 @@ CASES: dict[str, Ask] = {
 }
 
 
-def rendered(name: str) -> str:
+def rendered(case: Ask) -> str:
     """The first request of a case: its messages, or the last of the texts that are scored."""
     llm = ScriptedLLM("x")
 
     async def run() -> None:
         try:
-            await CASES[name](llm)
+            await case(llm)
         except AssayError:
             pass  # what the scripted model says is no answer to any of these
 
@@ -159,7 +160,7 @@ def rendered(name: str) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_prompt_is_what_it_was(name: str) -> None:
-    assert rendered(name) == (GOLDEN / f"{name}.txt").read_text("utf-8")
+    assert rendered(CASES[name]) == (GOLDEN / f"{name}.txt").read_text("utf-8")
 
 
 def test_every_template_has_a_golden_prompt_and_every_file_a_case() -> None:
@@ -168,13 +169,60 @@ def test_every_template_has_a_golden_prompt_and_every_file_a_case() -> None:
 
 
 @pytest.mark.parametrize("name", ["prose", "list", "table", "decide"])
-def test_prompts_share_their_beginning(name: str) -> None:
-    """Instructions first, the evidence next, what varies last: what the prefix cache can serve again."""
-    text = rendered(name)
+def test_what_is_asked_stands_last_and_what_is_harmful_nowhere(name: str) -> None:
+    text = rendered(CASES[name])
     assert text.rindex(ASKED) > len(text) - len(ASKED) - 40
     assert "<|im_end|>" not in text and "cite [E2]" not in text
 
 
+OTHER = "Is the period fixed, and when does it end?"
+DAY = plan(steps=STEPS, buckets=BOTH, today="2026-01-05")
+LATER, ELSE = (
+    plan(steps=STEPS, buckets=BOTH, today=today, question=asked)
+    for today, asked in (("2026-02-05", ASKED), ("2026-01-05", OTHER))
+)
+SIGNS = "Who signs?"  # a title is asked for by it alone
+# Two prompts, what stands last in both before they differ, and what the first of them goes on with.
+SHARED: dict[str, tuple[Ask, Ask, str, str]] = {
+    "prose: another question": (write("prose"), write("prose", OTHER), "sold by weight.\n\nQuestion: ", ASKED),
+    "list: another question": (write("list"), write("list", OTHER), "sold by weight.\n\nQuestion: ", ASKED),
+    "table: another question": (write("table"), write("table", OTHER), "sold by weight.\n\nQuestion: ", ASKED),
+    "prose: more evidence": (write("prose"), write("prose", evidence=EVIDENCE[:1]), "cite (E2).\n\n", "[E2] Bolt"),
+    "plan: another question": (plan(), plan(question=OTHER), '"]}\n== user ==\n', ASKED),
+    "decide: another question": (DAY, ELSE, "partial)\n== user ==\nToday: 2026-01-05\nLast question: ", ASKED),
+    "decide: another day": (DAY, LATER, "partial)\n== user ==\nToday: 2026-0", "1-05"),
+    "pointwise: another passage": (
+        rerank("pointwise"),
+        rerank("pointwise", hits=HITS[1:]),
+        f"{ASKED}\n\nPassage:\n",
+        "Acme",
+    ),
+    "score: another passage": (rerank("score"), rerank("score", hits=HITS[1:]), f"{ASKED}\n\nPassage:\n", "Acme"),
+    "listwise: another question": (rerank("listwise"), rerank("listwise", OTHER), "== user ==\nQuestion: ", ASKED),
+    "likelihood: another question": (
+        rerank("likelihood"),
+        rerank("likelihood", OTHER),
+        "this passage answers:\n== continuation ==\n ",
+        ASKED,
+    ),
+    "title: another title": (
+        rerank("title", SIGNS),
+        rerank("title", SIGNS, HITS[1:]),
+        f"{SIGNS}\nAnswer:\n== continuation ==\n ",
+        "Acme",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_prompts_share_their_beginning(name: str) -> None:
+    """To the character until what varies: what stands before the first difference is all that the prefix cache serves again."""
+    one, other, before, after = SHARED[name]
+    first, second = rendered(one), rendered(other)
+    shared = next(place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    assert first[:shared].endswith(before) and first[shared:].startswith(after)
+
+
 if __name__ == "__main__":
     for case in CASES:
-        (GOLDEN / f"{case}.txt").write_text(rendered(case), "utf-8")
+        (GOLDEN / f"{case}.txt").write_text(rendered(CASES[case]), "utf-8")

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from assay.config import AppConfig, EngineConfig, ExpanderConfig, ExtractionConfig, GeneratorConfig, RerankerConfig
+from assay.config import (
+    AppConfig,
+    EngineConfig,
+    ExpanderConfig,
+    ExtractionConfig,
+    GeneratorConfig,
+    RerankerConfig,
+    RerankMethod,
+)
 from assay.converse import Agent
 from assay.errors import BadModelOutput
 from assay.expand import LLMExpander
@@ -21,6 +29,7 @@ from assay.index.extract import Document, Extractor
 from assay.llm.tools import checked
 from assay.llm.wire import AS_JSON, tool_body
 from assay.models import resolve_model
+from assay.relevance import TEMPLATES
 from assay.rerank import LLMReranker
 from assay.schemas import STEPS, Turn, Usage
 from assay.templates import Prompts
@@ -274,6 +283,22 @@ async def test_passages_are_judged_within_the_context(text: str, context: int, m
     assert len(done.ranked) == 8 and engine.prompts
     room = 2_000 // len(text) * tokenizer().count(text) * (8 if "listwise" in method else 1)
     assert max(engine.prompts) > min(room, context - 300) // 2, "it is used"
+
+
+@pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
+@pytest.mark.parametrize("method", TEMPLATES)
+async def test_a_long_passage_is_cut_to_its_tokens_where_there_is_room_for_more(
+    text: str, method: RerankMethod
+) -> None:
+    """What a passage costs is bounded by ``passage_tokens``, here the default: counted against passages of one letter."""
+    config, most = RerankerConfig(method=method, candidates=8), []
+    for long in (text, "x"):
+        engine = Strict(8_192, json.dumps({"grades": [5] * 8}))
+        reranker = LLMReranker(engine, tokenizer(), config, context_tokens=8_192)
+        await reranker.rerank(RerankRequest("What does it cost?", passages(long, 8, 4_000 if long == text else 1), 8))
+        most.append(max(engine.prompts))
+    each = (most[0] - most[1]) / (8 if method == "listwise" else 1)
+    assert 0.7 * config.passage_tokens < each <= config.passage_tokens == 96
 
 
 @pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)

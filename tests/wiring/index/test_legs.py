@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import bm25s
@@ -109,20 +110,23 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     it is told to see."""
     counts: list[int] = []
 
-    def counting(name: str, count: Callable[..., int]) -> None:
-        whole = getattr(kernels, name)
-
+    def counting(name: str, count: Callable[..., int]) -> Callable[..., Any]:
         def counted(*given: Any) -> Any:
             counts.append(count(*given))
-            return whole(*given)
+            return getattr(kernels, name)(*given)
 
-        monkeypatch.setattr(kernels, name, counted)
+        return counted
 
-    for module, name in ((lists, "FEW"), (quantised, "FEW"), (quantised, "_SHARE")):
-        monkeypatch.setattr(module, name, 0)
-    counting("scan", lambda *given: int(given[-1]))
-    counting("scan_all", lambda vectors, *_: len(vectors))
-    counting("best_of", lambda positions, *_: len(positions))
+    seen = {
+        "scan": counting("scan", lambda *given: int(given[-1])),
+        "scan_all": counting("scan_all", lambda vectors, *_: len(vectors)),
+        "best_of": counting("best_of", lambda positions, *_: len(positions)),
+    }
+    for module in (lists, quantised):
+        monkeypatch.setattr(module, "FEW", 0)
+        # Not in the kernels themselves, which are compiled with what they call.
+        monkeypatch.setattr(module, "kernels", SimpleNamespace(**{**vars(kernels), **seen}))
+    monkeypatch.setattr(quantised, "_SHARE", 0)
     return counts
 
 

@@ -77,6 +77,7 @@ def rows(filters: dict[str, Any]) -> list[int]:
         (where("ingested_at", "between", ["2024-01-01", "2024-12-31"]), [1, 4]),
         ({"and": [where("page", ">=", 2), where("title", "=", "Lease")]}, [1]),
         ({"or": [where("page", "=", 3), where("title", "=", "Lease")]}, [1, 3, 4]),
+        ({"or": [where("page", "=", 3), where("title", "=", "Lease"), where("title", "like", "100%")]}, [1, 2, 3, 4]),
         ({"not": {"or": [where("page", "=", 3), where("title", "=", "Lease")]}}, [0, 2]),
         ({"and": [{"not": where("title", "=", "Lease")}, {"not": where("page", "=", 1)}]}, [2, 3]),
         (

@@ -20,7 +20,7 @@ DOCUMENTS = pa.table(
         "signed": pa.array([True, False, None]),
     }
 )
-CHUNKS = pa.table({"document": [0, 1, 2, 0, 1], "page": pa.array([1, 2, None, 3, 1], pa.int32())})
+CHUNKS = pa.table({"document": [0, 1, 2, 1, 0], "page": pa.array([1, 2, None, 1, 3], pa.int32())})
 WIDER = {**FIELDS, "signed": Field("boolean", "signed")}
 
 
@@ -52,40 +52,40 @@ def rows(filters: dict[str, Any]) -> list[int]:
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        (where("title", "=", "Lease"), [1, 4]),
-        (where("title", "!=", "Lease"), [0, 2, 3]),
-        (where("title", "in", ["Lease", "x' OR 1=1 --"]), [1, 4]),
-        (where("title", "like", "Sup%"), [0, 3]),
-        (where("title", "like", "%se"), [1, 4]),
-        (where("title", "like", "%2024%"), [0, 3]),
-        (where("title", "like", "Lease"), [1, 4]),
+        (where("title", "=", "Lease"), [1, 3]),
+        (where("title", "!=", "Lease"), [0, 2, 4]),
+        (where("title", "in", ["Lease", "x' OR 1=1 --"]), [1, 3]),
+        (where("title", "like", "Sup%"), [0, 4]),
+        (where("title", "like", "%se"), [1, 3]),
+        (where("title", "like", "%2024%"), [0, 4]),
+        (where("title", "like", "Lease"), [1, 3]),
         (where("title", "like", "%t_f%"), [2]),
-        (where("page", ">=", 2), [1, 3]),
-        (where("page", "=", 1.0), [0, 4]),
-        (where("page", "between", [1, 2]), [0, 1, 4]),
-        (where("page", "in", [2, 3]), [1, 3]),
+        (where("page", ">=", 2), [1, 4]),
+        (where("page", "=", 1.0), [0, 3]),
+        (where("page", "between", [1, 2]), [0, 1, 3]),
+        (where("page", "in", [2, 3]), [1, 4]),
         (where("page", "is_null", True), [2]),
         (where("page", "is_null", False), [0, 1, 3, 4]),
-        (where("page", "!=", 1), [1, 3]),
-        ({"not": where("page", "=", 1)}, [1, 2, 3]),
-        (where("signed", "=", True), [0, 3]),
-        (where("ingested_at", ">=", "2025-01-01"), [0, 3]),
+        (where("page", "!=", 1), [1, 4]),
+        ({"not": where("page", "=", 1)}, [1, 2, 4]),
+        (where("signed", "=", True), [0, 4]),
+        (where("ingested_at", ">=", "2025-01-01"), [0, 4]),
         (where("ingested_at", "<=", "2025-01-01T00:00:00Z"), [0, 1, 3, 4]),
-        (where("ingested_at", "=", "2025-01-01T02:00:00+02:00"), [0, 3]),
-        (where("ingested_at", "=", "2025-01-01T00:00:00"), [0, 3]),
-        (where("ingested_at", "in", ["2024-06-01T12:00:00Z"]), [1, 4]),
-        (where("ingested_at", "between", ["2024-01-01", "2024-12-31"]), [1, 4]),
+        (where("ingested_at", "=", "2025-01-01T02:00:00+02:00"), [0, 4]),
+        (where("ingested_at", "=", "2025-01-01T00:00:00"), [0, 4]),
+        (where("ingested_at", "in", ["2024-06-01T12:00:00Z"]), [1, 3]),
+        (where("ingested_at", "between", ["2024-01-01", "2024-12-31"]), [1, 3]),
         ({"and": [where("page", ">=", 2), where("title", "=", "Lease")]}, [1]),
         ({"or": [where("page", "=", 3), where("title", "=", "Lease")]}, [1, 3, 4]),
         ({"or": [where("page", "=", 3), where("title", "=", "Lease"), where("title", "like", "100%")]}, [1, 2, 3, 4]),
         ({"not": {"or": [where("page", "=", 3), where("title", "=", "Lease")]}}, [0, 2]),
-        ({"and": [{"not": where("title", "=", "Lease")}, {"not": where("page", "=", 1)}]}, [2, 3]),
+        ({"and": [{"not": where("title", "=", "Lease")}, {"not": where("page", "=", 1)}]}, [2, 4]),
         (
             {"or": [where("title", "=", "Lease"), {"and": [where("signed", "=", True), where("page", "<", 2)]}]},
-            [0, 1, 4],
+            [0, 1, 3],
         ),
-        ({"or": [where("page", "=", 1), where("page", "is_null", True)]}, [0, 2, 4]),
-        ({"not": {"or": [where("page", "=", 1), where("page", "is_null", True)]}}, [1, 3]),
+        ({"or": [where("page", "=", 1), where("page", "is_null", True)]}, [0, 2, 3]),
+        ({"not": {"or": [where("page", "=", 1), where("page", "is_null", True)]}}, [1, 4]),
         (where("title", "=", "nothing"), []),
     ],
 )
@@ -152,7 +152,7 @@ def test_too_many_tests() -> None:
 
 
 def test_a_double_negation_is_none() -> None:
-    assert rows({"not": {"not": where("page", "=", 1)}}) == [0, 4]
+    assert rows({"not": {"not": where("page", "=", 1)}}) == [0, 3]
 
 
 def test_terms_of_flattens_and() -> None:

@@ -295,6 +295,11 @@ def world(
         yield one, opened(index(one.kind, one.at_once), config, 1 if one.at_once else 4)
 
 
+# Of a page or else of a document, and what neither is: the one is asked of passages, the other of documents.
+EITHER = {"or": [{"field": "page", "op": "=", "value": 2}, {"field": "kind", "op": "=", "value": "Lease"}]}
+NEITHER = {"not": {"or": [{"field": "page", "op": ">", "value": 1}, {"field": "title", "op": "like", "value": "%r1%"}]}}
+
+
 def parsed(filters: Mapping[str, Any]) -> Filter:
     found: Filter = TypeAdapter[Filter](Filter).validate_python(filters)
     return found
@@ -307,6 +312,8 @@ def parsed(filters: Mapping[str, Any]) -> Filter:
     legs=st.sampled_from([("dense",), ("sparse",), ("dense", "sparse")]),
     link_hop=st.booleans(),
 )
+@example(tree=EITHER, buckets=(), legs=("dense", "sparse"), link_hop=True)
+@example(tree=NEITHER, buckets=("first",), legs=("dense", "sparse"), link_hop=False)
 def test_every_path_finds_what_the_filter_allows_and_nothing_else(
     world: tuple[World, LocalRetriever],
     tree: dict[str, Any],
@@ -363,6 +370,8 @@ def test_the_link_hop_is_among_the_paths(held: Held) -> None:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=TREES)
+@example(tree=EITHER)
+@example(tree=NEITHER)
 def test_lookups_are_bound_by_the_same_set(held: Held, tree: dict[str, Any]) -> None:
     """Of a document, and of one of its pages."""
     r, all_documents = held

@@ -350,7 +350,8 @@ def test_a_damaged_store_is_refused_by_name(tmp_path: Path, harm: object, datase
     ingest(folder, index)
     ingest(write(folder, {"doc03.md": "# Doc 3\n\nNow it says zebra.\n"}), index)
     named = sorted(n for n in read_current(Layout(str(index))).files if n.startswith(f"{dataset}/{part}/"))
-    old, path = retriever(index), index / named[0]
+    before = search(retriever(index), "zebra").hits
+    old, path = retriever(index), index / named[0]  # which has read nothing yet but what it opens with
     data = path.read_bytes()
     harm(path)  # type: ignore[operator]
     r = retriever(index)
@@ -361,9 +362,10 @@ def test_a_damaged_store_is_refused_by_name(tmp_path: Path, harm: object, datase
     with pytest.raises(IndexFault, match="put back a copy"):
         ingest(write(folder, {"new.md": "A new zebra."}), index)
     try:
-        search(old, "zebra")  # it checked the bytes when it opened; a fault has its name all the same
+        after = search(old, "zebra").hits  # it checked the bytes when it opened; a fault has its name all the same
     except IndexFault:
-        pass
+        after = before
+    assert after == before
     path.write_bytes(data)
     assert r.reload()
     assert r.reasons == ()

@@ -1,11 +1,12 @@
-"""Filters against an oracle in plain Python: random documents in two buckets, random trees of tests, every path of a search."""
+"""Filters against an oracle in plain Python: random documents in two buckets, of one passage or several, on pages or not;
+random trees of tests of their metadata, of what every document has, and of pages; every path of a search."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partialmethod
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,14 @@ from pydantic import TypeAdapter
 
 from assay import retrieve
 from assay.config import Legs, RetrieverConfig
+from assay.documents.names import doc_id_of
 from assay.errors import NotFound
 from assay.index import dense, lists, quantised
 from assay.index.buckets import BucketSchema
 from assay.index.files import Layout
 from assay.index.ingest import Ingestion, find_sources
+from assay.index.parse.parsed import Parsed
+from assay.index.store import Store
 from assay.retrieve import LocalRetriever
 from assay.schemas import Filter
 from assay.statements import blocking_parts
@@ -45,6 +49,9 @@ DATES = [
     "2031-01-01",
 ]
 TAGS = ["a", "b", "ab", "c d"]
+PAGES = [(None,), (None, None), (1, 2), (1, 1, 2, 3)]
+"""Of a document's passages, by its number: a format without pages, a long text in it, pages, and a long text on the first."""
+PER_BATCH, DEPTH = 12, 200  # documents; and more than there are passages
 
 
 def instant(text: str) -> datetime:
@@ -67,9 +74,18 @@ def documents(seed: int, count: int, bucket: str) -> list[Document]:
             "when": one(DATES),
             "open": one([True, False]) if bucket == "first" else None,
             "tags": [tag for tag in TAGS if rng.random() < 0.4],
+            "pages": PAGES[number % len(PAGES)],
+            "title": f"Unit Nr{number}",
+            "doc_id": doc_id_of(bucket, f"{number}.md"),
+            "ingested_at": DATES[5 if bucket == "second" else 2 + number // PER_BATCH],
         }
         for number in range(count)
     ]
+
+
+def rows_of(documents: Sequence[Document]) -> list[Document]:
+    """The passages, each with what its document has."""
+    return [{**document, "page": page} for document in documents for page in document["pages"]]
 
 
 def holds(filters: Mapping[str, Any], document: Document) -> bool:
@@ -86,7 +102,7 @@ def holds(filters: Mapping[str, Any], document: Document) -> bool:
         return missing == wanted
     if missing:
         return False
-    if filters["field"] == "when":
+    if filters["field"] in ("when", "ingested_at"):
         held, wanted = instant(held), [instant(w) for w in wanted] if isinstance(wanted, list) else instant(wanted)
     if filters["field"] == "tags":
         return _of_list(held, op, wanted)
@@ -131,7 +147,7 @@ def _tests(field: str, values: Sequence[Any], ops: Sequence[str]) -> st.SearchSt
         elif op == "is_null":
             given_ = st.booleans()
         elif op == "like":
-            text = st.sampled_from(["Supply", "se", "a", "rent_free", "b"])
+            text = st.sampled_from(["Supply", "se", "a", "rent_free", "b", "Unit Nr1", "2.md", "r3"])
             given_ = st.tuples(st.sampled_from(["", "%"]), text, st.sampled_from(["", "%"])).map("".join)
         return st.fixed_dictionaries({"field": st.just(field), "op": st.just(op), "value": given_})
 
@@ -145,6 +161,12 @@ TESTS = st.one_of(
     _tests("when", DATES, ORDER),
     _tests("open", [True, False], ("=", "!=", "is_null")),
     _tests("tags", TAGS, ("=", "!=", "in", "like", "is_null")),
+    _tests("page", [1, 1.5, 2, 3], ORDER),
+    _tests("ingested_at", DATES, ORDER),
+    _tests("uri", ["2.md", "3.md", "12.md"], ("=", "!=", "in", "like", "is_null")),
+    _tests("title", ["Unit Nr1", "Unit Nr3"], ("=", "!=", "in", "like", "is_null")),
+    _tests("doc_id", [doc_id_of(b, f"{n}.md") for b in ("first", "second") for n in (1, 2, 3)], ("=", "!=", "in")),
+    _tests("bucket", ["first", "second"], ("=", "!=", "in", "is_null")),
 )
 TREES = st.recursive(
     TESTS,
@@ -163,11 +185,29 @@ def file_of(document: Document) -> str:
     number = int(document["uri"].split(".")[0])
     words = "pump water lease rent supply".split()[: 1 + number % 5]
     text = f"The {' '.join(words)} of {document['uri']}." if front else "A pump."
-    return f"---\n{yaml.safe_dump(front)}---\n# Unit Nr{number}\n\n{text} It stands by Unit Nr{(number + 7) % 30}.\n"
+    text = f"{text} It stands by Unit Nr{(number + 7) % 30}."
+    pages = document["pages"]
+    twice = 240 // len(WordEncoder().token_starts(text))  # so often it fills one passage and a part of another
+    parts = {page: " ".join([text] * (1 if pages.count(page) == 1 else twice)) for page in pages}
+    return f"---\n{yaml.safe_dump(front)}---\n# Unit Nr{number}\n\n" + f"\n\n{PAGE}\n\n".join(parts.values()) + "\n"
+
+
+PAGE = "The next page."
+
+
+class PagedParser(DirectParser):
+    """A page ends where the text says so; a document without such a place has none."""
+
+    def parse(self, data: bytes, name: str) -> Parsed:
+        parsed = super().parse(data, name)
+        ends = [i for i in range(len(parsed.text)) if parsed.text.startswith(PAGE, i)]
+        blocks = [b for b in parsed.blocks if parsed.text[b.start : b.end] != PAGE]
+        return replace(parsed, blocks=blocks, pages=(0, *ends) if ends else ())
 
 
 Held = tuple[LocalRetriever, list[Document]]
-FIRST, SECOND = documents(1, 60, "first"), documents(2, 30, "second")
+FIRST, SECOND = documents(1, 3 * PER_BATCH, "first"), documents(2, 20, "second")
+ROWS = rows_of([*FIRST, *SECOND])
 
 
 @pytest.fixture(scope="module")
@@ -182,14 +222,16 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dense.Kind, boo
     @cache
     def of(kind: dense.Kind, one: bool) -> Path:
         folder = tmp_path_factory.mktemp("oracle")
-        for part in (FIRST[:20], FIRST[20:40], FIRST[40:], SECOND):
+        for part in (*(FIRST[i : i + PER_BATCH] for i in range(0, len(FIRST), PER_BATCH)), SECOND):
             bucket = part[0]["bucket"]
             files = {d["uri"]: file_of(d) for d in part}
             source = write(folder / f"{bucket}-{part[0]['uri']}", files)
             encoder, schema = WordEncoder(dim=64), everywhere if bucket == "first" else fewer
             sources, layout = find_sources([source], source), Layout(str(folder / "index"))
-            run = Ingestion(layout, bucket, sources, encoder, encoder.embed_now, DirectParser(), schema=schema)
-            run.run(Legs(dense=kind), rebuild_rows=1_000 if one else 0)
+            run = Ingestion(layout, bucket, sources, encoder, encoder.embed_now, PagedParser(), schema=schema)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Store, "put", partialmethod(Store.put, now=instant(part[0]["ingested_at"])))
+                run.run(Legs(dense=kind), rebuild_rows=1_000 if one else 0)
         return folder / "index"
 
     return of
@@ -204,7 +246,7 @@ def opened(index: Path, config: RetrieverConfig, segments: int) -> LocalRetrieve
 
 @pytest.fixture(scope="module")
 def held(index: Callable[[dense.Kind, bool], Path]) -> Held:
-    return opened(index("flat", False), RetrieverConfig(), 4), [*FIRST, *SECOND]
+    return opened(index("flat", False), RetrieverConfig(fetch=DEPTH), 4), [*FIRST, *SECOND]
 
 
 @dataclass(frozen=True)
@@ -249,8 +291,13 @@ def world(
         if one.at_once:
             patch.setattr(retrieve, "_BESIDE", 0)
             patch.setattr(retrieve, "_BESIDE_OTHERS", 0)
-        config = RetrieverConfig(lead_weight=one.lead_weight, lead_documents=2, fetch=3 if one.narrow else 100)
+        config = RetrieverConfig(lead_weight=one.lead_weight, lead_documents=2, fetch=3 if one.narrow else DEPTH)
         yield one, opened(index(one.kind, one.at_once), config, 1 if one.at_once else 4)
+
+
+# Of a page or else of a document, and what neither is: the one is asked of passages, the other of documents.
+EITHER = {"or": [{"field": "page", "op": "=", "value": 2}, {"field": "kind", "op": "=", "value": "Lease"}]}
+NEITHER = {"not": {"or": [{"field": "page", "op": ">", "value": 1}, {"field": "title", "op": "like", "value": "%r1%"}]}}
 
 
 def parsed(filters: Mapping[str, Any]) -> Filter:
@@ -265,6 +312,8 @@ def parsed(filters: Mapping[str, Any]) -> Filter:
     legs=st.sampled_from([("dense",), ("sparse",), ("dense", "sparse")]),
     link_hop=st.booleans(),
 )
+@example(tree=EITHER, buckets=(), legs=("dense", "sparse"), link_hop=True)
+@example(tree=NEITHER, buckets=("first",), legs=("dense", "sparse"), link_hop=False)
 def test_every_path_finds_what_the_filter_allows_and_nothing_else(
     world: tuple[World, LocalRetriever],
     tree: dict[str, Any],
@@ -273,27 +322,30 @@ def test_every_path_finds_what_the_filter_allows_and_nothing_else(
     link_hop: bool,
 ) -> None:
     of, r = world
-    all_documents = [*FIRST, *SECOND]
-    wanted = {
-        (d["bucket"], d["uri"]) for d in all_documents if (not buckets or d["bucket"] in buckets) and holds(tree, d)
-    }
+    wanted = [row for row in ROWS if (not buckets or row["bucket"] in buckets) and holds(tree, row)]
+    places = Counter((row["bucket"], row["uri"], row["page"]) for row in wanted)
+    within = {row["doc_id"]: row for row in wanted}.values()
     queries = ("pump", "water of the lease", "rent supply")  # a question and its variants
-    facets = () if of.at_once or of.narrow else ("kind", "tags")
-    query = SearchQuery(queries, buckets, parsed(tree), legs=legs, top_k=100, facets=facets, link_hop=link_hop)
+    facets = () if of.at_once or of.narrow else ("kind", "tags", "page")
+    query = SearchQuery(queries, buckets, parsed(tree), legs=legs, top_k=DEPTH, facets=facets, link_hop=link_hop)
     for result in asyncio.run(asked(r, query, 2 if of.at_once else 1)):
-        found = {(hit.chunk.bucket, hit.chunk.uri) for hit in result.hits}
-        assert found <= wanted
+        found = Counter((hit.chunk.bucket, hit.chunk.uri, hit.chunk.page) for hit in result.hits)
+        assert found <= places
+        assert len({hit.chunk.id for hit in result.hits}) == len(result.hits)
         assert result.explain.allowed_rows == len(wanted)
         assert result.explain.methods["dense"] == method(of, legs, len(wanted))
         if not of.narrow:
-            assert found == wanted  # every document holds a word of the queries: both legs reach each
+            assert found == places  # every passage holds a word of the queries: both legs reach each
         for leg in legs:
-            assert sum(leg in hit.ranks for hit in result.hits) >= min(3 if of.narrow else 100, len(wanted))
+            assert sum(leg in hit.ranks for hit in result.hits) >= min(3 if of.narrow else DEPTH, len(wanted))
         if facets:
-            kinds = Counter(d["kind"] for d in all_documents if (d["bucket"], d["uri"]) in wanted and d["kind"])
-            assert {v.value: v.count for v in result.facets["kind"].values} == kinds
-            tags = Counter(tag for d in all_documents if (d["bucket"], d["uri"]) in wanted for tag in d["tags"])
-            assert {v.value: v.count for v in result.facets["tags"].values} == tags
+            counts = {name: {v.value: v.count for v in facet.values} for name, facet in result.facets.items()}
+            assert counts["kind"] == Counter(d["kind"] for d in within if d["kind"])
+            assert counts["tags"] == Counter(tag for d in within for tag in d["tags"])
+            # A document counts once for each of its pages that are allowed.
+            paged = {(row["doc_id"], row["page"]) for row in wanted if row["page"]}
+            assert counts["page"] == Counter(page for _, page in paged)
+            assert result.facets["page"].missing == len(within) - len({doc_id for doc_id, _ in paged})
         if not wanted:
             assert result.explain.blocking is not None
         elif of.lead_weight:
@@ -318,18 +370,22 @@ def test_the_link_hop_is_among_the_paths(held: Held) -> None:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=TREES)
+@example(tree=EITHER)
+@example(tree=NEITHER)
 def test_lookups_are_bound_by_the_same_set(held: Held, tree: dict[str, Any]) -> None:
+    """Of a document, and of one of its pages."""
     r, all_documents = held
-    ids = {
-        (hit.chunk.bucket, hit.chunk.uri): hit.chunk.doc_id for hit in search(r, SearchQuery(("pump",), top_k=100)).hits
-    }
-    for document in all_documents[::7]:
-        query = DocumentQuery(ids[document["bucket"], document["uri"]], filters=parsed(tree))
-        try:
-            found = asyncio.run(r.document_lookup(query)).document.uri == document["uri"]
-        except NotFound:
-            found = False
-        assert found == holds(tree, document)
+    for document in all_documents[::5]:
+        inside = {row["page"] for row in rows_of([document]) if holds(tree, row)}
+        for page in (None, 1, 2, 3):
+            try:
+                part = asyncio.run(
+                    r.document_lookup(DocumentQuery(document["doc_id"], filters=parsed(tree), page=page))
+                )
+                found = part.document.uri == document["uri"]
+            except NotFound:
+                found = False
+            assert found == (bool(inside) if page is None else page in inside)
 
 
 KIND, AMOUNT = {"field": "kind", "op": "=", "value": "Nothing"}, {"field": "amount", "op": ">", "value": 1e9}
@@ -346,13 +402,13 @@ LEASE, SUPPLY = ({"field": "kind", "op": "=", "value": kind} for kind in ("Lease
 def test_what_is_blocking_is_the_fewest_parts_without_which_the_most_are_left(
     held: Held, parts: list[dict[str, Any]]
 ) -> None:
-    r, all_documents = held
+    r, _ = held
     explain = search(r, SearchQuery(("pump",), (), parsed({"and": parts}))).explain
     if explain.allowed_rows:
         assert (explain.blocking, explain.count_without) == (None, None)
         return
     without = {
-        some: sum(all(holds(p, d) for i, p in enumerate(parts) if i not in some) for d in all_documents)
+        some: sum(all(holds(p, row) for i, p in enumerate(parts) if i not in some) for row in ROWS)
         for size in range(1, len(parts) + 1)
         for some in combinations(range(len(parts)), size)
     }

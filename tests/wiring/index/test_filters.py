@@ -11,28 +11,28 @@ from assay.index.filters import FIELDS, Field, Mask, compile_filter, over_chunks
 from assay.schemas import Filter
 
 NEW_YEAR, JUNE = datetime(2025, 1, 1, tzinfo=UTC), datetime(2024, 6, 1, 12, tzinfo=UTC)
-TABLE = pa.table(
+DOCUMENTS = pa.table(
     {
         "title": ["Supply 2024", "Lease", "100% rent_free"],
-        "page": pa.array([1, 2, None], pa.int32()),
         "ingested_at": pa.array(
             [datetime(2025, 1, 1, tzinfo=UTC), datetime(2024, 6, 1, 12, tzinfo=UTC), None], pa.timestamp("us", "UTC")
         ),
         "signed": pa.array([True, False, None]),
     }
 )
+CHUNKS = pa.table({"document": [0, 1, 2, 1, 0], "page": pa.array([1, 2, None, 1, 3], pa.int32())})
 WIDER = {**FIELDS, "signed": Field("boolean", "signed")}
 
 
 class Frame:
-    """Every document is one chunk."""
+    """Of three documents and five chunks, which do not lie in the documents' order."""
 
     def column(self, field: Field) -> pa.ChunkedArray:
-        column = TABLE[field.column]
+        column = (CHUNKS if field.of_chunks else DOCUMENTS)[field.column]
         return column.cast(pa.float64()) if field.type == "number" else column
 
     def spread(self, documents: Mask) -> Mask:
-        return documents
+        return documents[CHUNKS["document"].to_numpy()]
 
 
 def parsed(filters: dict[str, Any]) -> Filter:
@@ -52,32 +52,40 @@ def rows(filters: dict[str, Any]) -> list[int]:
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        (where("title", "=", "Lease"), [1]),
-        (where("title", "!=", "Lease"), [0, 2]),
-        (where("title", "in", ["Lease", "x' OR 1=1 --"]), [1]),
-        (where("title", "like", "Sup%"), [0]),
-        (where("title", "like", "%se"), [1]),
-        (where("title", "like", "%2024%"), [0]),
-        (where("title", "like", "Lease"), [1]),
+        (where("title", "=", "Lease"), [1, 3]),
+        (where("title", "!=", "Lease"), [0, 2, 4]),
+        (where("title", "in", ["Lease", "x' OR 1=1 --"]), [1, 3]),
+        (where("title", "like", "Sup%"), [0, 4]),
+        (where("title", "like", "%se"), [1, 3]),
+        (where("title", "like", "%2024%"), [0, 4]),
+        (where("title", "like", "Lease"), [1, 3]),
         (where("title", "like", "%t_f%"), [2]),
-        (where("page", ">=", 2), [1]),
-        (where("page", "=", 1.0), [0]),
-        (where("page", "between", [1, 2]), [0, 1]),
-        (where("page", "in", [2, 3]), [1]),
+        (where("page", ">=", 2), [1, 4]),
+        (where("page", "=", 1.0), [0, 3]),
+        (where("page", "between", [1, 2]), [0, 1, 3]),
+        (where("page", "in", [2, 3]), [1, 4]),
         (where("page", "is_null", True), [2]),
-        (where("page", "is_null", False), [0, 1]),
-        (where("page", "!=", 1), [1]),
-        ({"not": where("page", "=", 1)}, [1, 2]),
-        (where("signed", "=", True), [0]),
-        (where("ingested_at", ">=", "2025-01-01"), [0]),
-        (where("ingested_at", "<=", "2025-01-01T00:00:00Z"), [0, 1]),
-        (where("ingested_at", "=", "2025-01-01T02:00:00+02:00"), [0]),
-        (where("ingested_at", "=", "2025-01-01T00:00:00"), [0]),
-        (where("ingested_at", "in", ["2024-06-01T12:00:00Z"]), [1]),
-        (where("ingested_at", "between", ["2024-01-01", "2024-12-31"]), [1]),
-        ({"and": [where("page", ">=", 1), where("title", "=", "Lease")]}, [1]),
-        ({"or": [where("page", "=", 1), where("page", "is_null", True)]}, [0, 2]),
-        ({"not": {"or": [where("page", "=", 1), where("page", "is_null", True)]}}, [1]),
+        (where("page", "is_null", False), [0, 1, 3, 4]),
+        (where("page", "!=", 1), [1, 4]),
+        ({"not": where("page", "=", 1)}, [1, 2, 4]),
+        (where("signed", "=", True), [0, 4]),
+        (where("ingested_at", ">=", "2025-01-01"), [0, 4]),
+        (where("ingested_at", "<=", "2025-01-01T00:00:00Z"), [0, 1, 3, 4]),
+        (where("ingested_at", "=", "2025-01-01T02:00:00+02:00"), [0, 4]),
+        (where("ingested_at", "=", "2025-01-01T00:00:00"), [0, 4]),
+        (where("ingested_at", "in", ["2024-06-01T12:00:00Z"]), [1, 3]),
+        (where("ingested_at", "between", ["2024-01-01", "2024-12-31"]), [1, 3]),
+        ({"and": [where("page", ">=", 2), where("title", "=", "Lease")]}, [1]),
+        ({"or": [where("page", "=", 3), where("title", "=", "Lease")]}, [1, 3, 4]),
+        ({"or": [where("page", "=", 3), where("title", "=", "Lease"), where("title", "like", "100%")]}, [1, 2, 3, 4]),
+        ({"not": {"or": [where("page", "=", 3), where("title", "=", "Lease")]}}, [0, 2]),
+        ({"and": [{"not": where("title", "=", "Lease")}, {"not": where("page", "=", 1)}]}, [2, 4]),
+        (
+            {"or": [where("title", "=", "Lease"), {"and": [where("signed", "=", True), where("page", "<", 2)]}]},
+            [0, 1, 3],
+        ),
+        ({"or": [where("page", "=", 1), where("page", "is_null", True)]}, [0, 2, 3]),
+        ({"not": {"or": [where("page", "=", 1), where("page", "is_null", True)]}}, [1, 4]),
         (where("title", "=", "nothing"), []),
     ],
 )
@@ -144,7 +152,7 @@ def test_too_many_tests() -> None:
 
 
 def test_a_double_negation_is_none() -> None:
-    assert rows({"not": {"not": where("page", "=", 1)}}) == [0]
+    assert rows({"not": {"not": where("page", "=", 1)}}) == [0, 3]
 
 
 def test_terms_of_flattens_and() -> None:

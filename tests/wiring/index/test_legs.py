@@ -1,7 +1,9 @@
 """The legs against brute force: what is found, under any filter, in one segment or in several."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import bm25s
@@ -11,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from assay.errors import IndexFault
-from assay.index import analyser, dense, files, halves, kernels, lists, sparse
+from assay.index import analyser, dense, files, halves, kernels, lists, quantised, sparse
 from assay.index.dense import Dense
 from assay.index.files import Buffer, Layout, describe, read_checked
 from assay.index.mirror import compact
@@ -59,6 +61,7 @@ def best(scores: NDArray[np.float32], k: int, allowed: NDArray[np.bool_]) -> lis
 @pytest.mark.parametrize("share", [1, 0.5, 0.3, 0.1, 0.01, 0.001])
 @pytest.mark.parametrize("spread", ["evenly", "by subject"])
 def test_a_filter_binds_and_recall_holds(leg: Dense, vectors: NDArray[np.float16], share: float, spread: str) -> None:
+    """With the thresholds as they are: from .3 down all allowed rows are compared one by one."""
     rng = np.random.default_rng(1)
     found = wanted = 0
     for query in vectors[rng.integers(ROWS, size=30)].astype(np.float32):
@@ -80,17 +83,95 @@ def test_a_filter_binds_and_recall_holds(leg: Dense, vectors: NDArray[np.float16
     assert found >= 0.95 * wanted
 
 
+PASSAGES = 20_000
+
+
+@pytest.fixture(scope="module")
+def passages() -> NDArray[np.float16]:
+    """In clumps within clumps, as passages are of documents, and these of subjects that lie near some others."""
+    rng = np.random.default_rng(0)
+    subjects = rng.normal(size=(8, DIM))[np.arange(60) % 8] + 0.7 * rng.normal(size=(60, DIM))
+    documents = subjects[np.arange(1_200) % 60] + 0.6 * rng.normal(size=(1_200, DIM))
+    return unit(documents[np.arange(PASSAGES) % 1_200] + 0.3 * rng.normal(size=(PASSAGES, DIM))).astype(np.float16)
+
+
+@pytest.fixture(scope="module", params=dense.KINDS)
+def indexed(
+    request: pytest.FixtureRequest, passages: NDArray[np.float16], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dense.Kind, Dense]:
+    folder = tmp_path_factory.mktemp(request.param)
+    dense.build(passages, folder, request.param)
+    return request.param, dense.load(request.param, read(folder), PASSAGES)
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each search compares, where no set of rows is too small for lists, codes and graph. Of ``ivf`` as many as
+    it is told to see."""
+    counts: list[int] = []
+
+    def counting(name: str, count: Callable[..., int]) -> Callable[..., Any]:
+        def counted(*given: Any) -> Any:
+            counts.append(count(*given))
+            return getattr(kernels, name)(*given)
+
+        return counted
+
+    seen = {
+        "scan": counting("scan", lambda *given: int(given[-1])),
+        "scan_all": counting("scan_all", lambda vectors, *_: len(vectors)),
+        "best_of": counting("best_of", lambda positions, *_: len(positions)),
+    }
+    for module in (lists, quantised):
+        monkeypatch.setattr(module, "FEW", 0)
+        # Not in the kernels themselves, which are compiled with what they call.
+        monkeypatch.setattr(module, "kernels", SimpleNamespace(**{**vars(kernels), **seen}))
+    monkeypatch.setattr(quantised, "_SHARE", 0)
+    return counts
+
+
+@pytest.mark.parametrize("share", [0.5, 0.3, 0.15])
+@pytest.mark.parametrize("spread", ["evenly", "far subjects", "near subjects"])
+def test_recall_holds_where_not_all_allowed_rows_are_compared(
+    indexed: tuple[dense.Kind, Dense], passages: NDArray[np.float16], compared: list[int], spread: str, share: float
+) -> None:
+    kind, leg = indexed
+    rng = np.random.default_rng(1)
+    queries, found = passages[rng.integers(PASSAGES, size=20)].astype(np.float32), 0
+    for query, scores in zip(queries, queries @ passages.astype(np.float32).T, strict=True):
+        near = np.array([scores[of::60].mean() for of in range(60)])[np.arange(PASSAGES) % 60]
+        by = rng.random(PASSAGES) if spread == "evenly" else near if spread == "far subjects" else -near
+        allowed = by <= np.quantile(by, share)
+        count = int(allowed.sum())
+        compared.clear()
+        positions, cosines = leg.search(query, 100, allowed, count)
+        # Where the graph comes by too few allowed rows, since all near ones are left out, all of them are compared.
+        everything = kind == "flat" or (kind == "hnsw" and spread == "far subjects")
+        assert len(compared) == 1
+        assert (compared[0] >= count) == everything
+        assert allowed[positions].all()
+        assert len(positions) == len(set(positions.tolist())) == 100
+        assert np.allclose(cosines, scores[positions], atol=1e-5)
+        found += len(set(positions[:10].tolist()) & set(best(scores, 10, allowed)))
+    assert found == 200 if everything else found >= 0.95 * 200
+
+
 @pytest.mark.parametrize("kind", dense.KINDS)
-def test_two_rows_of_twenty_thousand(kind: dense.Kind, tmp_path: Path) -> None:
-    """A filter so narrow that a walk or a probe from the query's neighbourhood would never meet what it allows."""
+def test_two_rows_of_twenty_thousand(kind: dense.Kind, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A filter so narrow that a walk or a probe from the query's neighbourhood would never meet what it allows: as it is, where
+    so few rows are compared one by one, and by the index alone."""
     rng = np.random.default_rng(2)
     many = unit(rng.normal(size=(20_000, 16))).astype(np.float16)
     dense.build(many, tmp_path, kind)
     leg = dense.load(kind, read(tmp_path), len(many))
-    for query in many[:5].astype(np.float32):
-        two = np.argsort(many.astype(np.float32) @ query)[[0, 9_999]]  # the farthest of all, and one halfway
-        allowed = np.isin(np.arange(len(many)), two)
-        assert sorted(leg.search(query, 2, allowed, 2)[0].tolist()) == sorted(two.tolist())
+    for by_index in (False, True):
+        if by_index:
+            request.getfixturevalue("compared")
+            assert leg.is_exact(2) == (kind == "flat")
+        for query in many[:5].astype(np.float32):
+            two = np.argsort(many.astype(np.float32) @ query)[[0, 9_999]]  # the farthest of all, and one halfway
+            allowed = np.isin(np.arange(len(many)), two)
+            assert sorted(leg.search(query, 2, allowed, 2)[0].tolist()) == sorted(two.tolist())
 
 
 def test_without_a_filter(leg: Dense, vectors: NDArray[np.float16]) -> None:

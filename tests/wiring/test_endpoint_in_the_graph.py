@@ -98,7 +98,7 @@ def engine(request: pytest.FixtureRequest, handle: Any) -> RemoteLLM:
 
 
 async def test_it_answers_by_its_handle(engine: RemoteLLM, server: OpenAIServer) -> None:
-    assert await engine.ready() == "ready"
+    assert await engine.ready() == "ready" and server.requests == [], "to look costs nothing"
     completion = await engine.complete(HELLO)
     assert (completion.text, completion.finish_reason) == (f"{ANSWER} [E1].", "stop")
     assert completion.usage == Usage(llm_calls=1, prompt_tokens=7, completion_tokens=5)

@@ -54,8 +54,8 @@ async def endpoint(
             await llm.close()
 
 
-async def until_idle(server: OpenAIServer) -> None:
-    async with asyncio.timeout(2):
+async def until_idle(server: OpenAIServer, seconds: float = 2) -> None:
+    async with asyncio.timeout(seconds):
         while server.open:
             await asyncio.sleep(0.005)
 

@@ -149,12 +149,12 @@ async def test_who_leaves_is_heard_at_the_endpoint(engine: RemoteLLM, server: Op
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await until_idle(server)
+    await until_idle(server, 60)
     stream = engine.stream(ENDLESS)
     await anext(stream)
     assert server.open == 1
     await stream.aclose()
-    await until_idle(server)
+    await until_idle(server, 60)
 
 
 # ---- in the graph ---------------------------------------------------------------------------------------------------

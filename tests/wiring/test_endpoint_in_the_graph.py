@@ -5,12 +5,12 @@ heard at the endpoint. By real handles, over Ray's objects and over gRPC; and in
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 from ray import serve
 
 from assay.config import AppConfig
@@ -52,16 +52,21 @@ class _Model(ScriptedLLM):
 
 
 @pytest.fixture(scope="module")
-def portal() -> Iterator[BlockingPortal]:
-    with start_blocking_portal() as portal:
-        yield portal
-
-
-@pytest.fixture(scope="module")
-def endpoint(portal: BlockingPortal) -> Iterator[OpenAIServer]:
+def endpoint() -> Iterator[OpenAIServer]:
     """On a loop of its own."""
-    with portal.wrap_async_context_manager(OpenAIServer(_Model())) as server:
+    started: Future[tuple[OpenAIServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def run() -> None:
+        async with OpenAIServer(_Model()) as server:
+            over = asyncio.Event()
+            started.set_result((server, asyncio.get_running_loop(), over))
+            await over.wait()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, run())
+        server, loop, over = started.result(60)
         yield server
+        loop.call_soon_threadsafe(over.set)
 
 
 @pytest.fixture

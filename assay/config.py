@@ -61,7 +61,8 @@ class EngineConfig(_Config):
         default=30, gt=0, le=600, description="A one-token generation must end within this."
     )
     engine_kwargs: dict[str, Any] = Field(
-        default={}, description="Passed to vLLM as they are; they win over the above."
+        default={},
+        description="Passed to vLLM as they are; they win over the above, in structured_outputs_config field by field.",
     )
 
     @model_validator(mode="after")

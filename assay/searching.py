@@ -6,6 +6,7 @@ A retriever that fails has its named fallback here, said in ``degraded``.
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -248,6 +249,8 @@ class Searching:
             yield ev.ToolCallResult(tool=call.tool, hits=call.hits, duration_ms=call.duration_ms, outcome=outcome)
         if isinstance(first := results[0], AssayError):
             fault = first
+            if not isinstance(fault, StageTimeout):  # after one there is no time to wait
+                await self._first_hop_over()
             if self.round == 1 and not self.narrowed and (instead := self._first_result()) is not None:
                 results[0], self._first_outcome = instead, STAND_IN
         self.found = merged([result for result in results if not isinstance(result, AssayError)])
@@ -299,6 +302,13 @@ class Searching:
             self._first_outcome = None
             return self._first_hop
         return self.stages.retriever.search(query)
+
+    async def _first_hop_over(self) -> None:
+        """Waits until the hop on the raw question is back, or its time is over: a search may have failed before that."""
+        if self.round == 1 and not self.narrowed and self._first_hop is not None:
+            with suppress(AssayError):
+                work = asyncio.shield(self._first_hop)
+                await self.ledger.call("retrieve", work, self.config.retriever.timeout_s)
 
     def _first_result(self) -> SearchResult | None:
         """What the hop on the raw question brought, if it is back and did not fail."""

@@ -14,25 +14,38 @@ from typing import Any, Literal, Self
 from assay.ports import LLM
 from assay.types import CompletionRequest, Message, ScoreItem, ScoreRequest, ToolSpec
 
-Fault = Literal["hang", "hang_after_head", "hang_after_text", "cut", "cut_after_text", "garbage", "not_sse", "no_done"]
+Fault = Literal[
+    "hang",
+    "hang_after_head",
+    "hang_after_text",
+    "cut",
+    "cut_in_body",
+    "cut_after_text",
+    "garbage",
+    "not_sse",
+    "no_done",
+    "no_reason",
+    "no_end",  # neither of them
+]
 
 
 class Refusal:
     """What is answered instead: a status, headers and a body."""
 
-    def __init__(self, status: int, message: str = "", **headers: str) -> None:
+    def __init__(self, status: int, message: str = "", body: bytes | None = None, **headers: str) -> None:
         self.status, self.headers = status, headers
-        self.body = json.dumps({"error": {"message": message, "type": "test", "code": status}}).encode()
+        told = {"error": {"message": message, "type": "test", "code": status}}
+        self.body = json.dumps(told).encode() if body is None else body
 
 
 class OpenAIServer:
-    """``faults`` are taken one a request; ``requests`` are those that came; ``open`` generations run now."""
+    """``faults`` are taken one a request, None for none; ``requests`` are those that came; ``open`` are answered now."""
 
     def __init__(
         self, llm: LLM, halves: bool = False, usage: bool = True, reasoning: str = "reasoning_content"
     ) -> None:
         self._llm, self._halves, self._usage, self._reasoning = llm, halves, usage, reasoning
-        self.faults: deque[Fault | Refusal | dict[str, Any]] = deque()
+        self.faults: deque[Fault | Refusal | dict[str, Any] | None] = deque()
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.open = 0
         self._tokens: dict[str, int] = {}
@@ -55,7 +68,7 @@ class OpenAIServer:
             path = head[0].split()[1]
             self.requests.append((path, headers, body))
             gone = asyncio.create_task(reader.read())
-            answer = asyncio.create_task(self._answer(path, body, writer))
+            answer = asyncio.create_task(self._counted(path, body, writer))
             await asyncio.wait([gone, answer], return_when=asyncio.FIRST_COMPLETED)
             for task in (gone, answer):
                 task.cancel()
@@ -67,13 +80,23 @@ class OpenAIServer:
         finally:
             writer.close()
 
+    async def _counted(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            await self._answer(path, body, writer)
+        finally:
+            self.open -= 1
+
     async def _answer(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         fault = self.faults.popleft() if self.faults else None
         if fault == "hang":
             await asyncio.sleep(3600)
         if fault == "cut":
             return
-        if isinstance(fault, Refusal):
+        if fault == "cut_in_body":
+            self._head(writer, 200, {"content-type": "application/json"}, 100)
+            writer.write(b'{"to')
+        elif isinstance(fault, Refusal):
             self._head(writer, fault.status, {"content-type": "application/json", **fault.headers}, len(fault.body))
             writer.write(fault.body)
         elif path == "/tokenize":
@@ -81,11 +104,7 @@ class OpenAIServer:
         elif path == "/v1/completions":
             await self._completion(writer, body)
         elif path == "/v1/chat/completions":
-            self.open += 1
-            try:
-                await self._chat(writer, body, fault)
-            finally:
-                self.open -= 1
+            await self._chat(writer, body, fault)
         else:
             self._head(writer, 404, {"content-type": "application/json"}, 2)
             writer.write(b"{}")
@@ -115,10 +134,12 @@ class OpenAIServer:
                     if fault == "garbage":
                         chunk(writer, b"data: {not json\n\n")
                     return
+                if fault in ("no_reason", "no_end") and any(each["finish_reason"] for each in said["choices"]):
+                    continue
                 event(writer, said)
                 await writer.drain()
                 count += 1
-        if fault != "no_done":
+        if fault not in ("no_done", "no_end"):
             chunk(writer, b"data: [DONE]\n\n")
         chunk(writer, b"")
 

@@ -6,11 +6,11 @@ import logging
 import math
 import os
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -35,6 +35,7 @@ BASE_S, MOST_S = 0.5, 8.0  # of the wait before a second try, doubled each time,
 _MAX_ERROR_BYTES = 64_000
 _MESSAGE_CHARS = 300
 
+T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
 
 
@@ -117,12 +118,7 @@ class EndpointLLM:
         if "score" not in self._config.can:
             message = f"The endpoint of the model {self._config.model} cannot score given texts (prompt_logprobs)."
             raise InvalidRequest(message, "score", tuple(self._config.can))
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._score_one(item, request)) for item in request.items]
-        except* AssayError as faults:
-            raise next(iter(faults.exceptions)) from None
-        results = [task.result() for task in tasks]
+        results = await _side_by_side([self._score_one(item, request) for item in request.items])
         return Scores(tuple(score for score, _ in results), sum((usage for _, usage in results), Usage()))
 
     # ---- scoring ----------------------------------------------------------------------------------------------------
@@ -133,7 +129,7 @@ class EndpointLLM:
         if not continuation.strip():
             return ItemScore(math.nan, 0, "empty continuation"), Usage()
         try:
-            before, tokens = await asyncio.gather(self._tokens(context), self._tokens(context + continuation))
+            before, tokens = await _side_by_side([self._tokens(context), self._tokens(context + continuation)])
             shared = next((i for i, (a, b) in enumerate(zip(before, tokens, strict=False)) if a != b), len(before))
             if shared == 0:
                 return ItemScore(math.nan, 0, "empty context"), Usage()
@@ -155,7 +151,9 @@ class EndpointLLM:
             return []
         root = self._config.url.removesuffix("/v1")
         answer = await self._json("/tokenize", {"model": self._config.model, "prompt": text}, root)
-        return list(answer["tokens"])
+        if not isinstance(tokens := answer.get("tokens"), list):
+            raise StageUnavailable(f"{root}/tokenize answered without tokens.")
+        return tokens
 
     # ---- HTTP -------------------------------------------------------------------------------------------------------
 
@@ -171,8 +169,10 @@ class EndpointLLM:
                 raise self._late("did not answer within", self._config.total_timeout_s) from None
             except httpx.TransportError as error:
                 raise _Again(self._cut(error)) from None
-            except ValueError:
-                raise StageUnavailable(f"{self._config.url}{path} answered with something else than JSON.") from None
+            except (ValueError, RecursionError):
+                raise StageUnavailable(
+                    f"{root or self._config.url}{path} answered with something else than JSON."
+                ) from None
             return answer if isinstance(answer, dict) else {}
 
         for attempt in range(self._config.retries + 1):
@@ -256,7 +256,7 @@ class EndpointLLM:
                 break
         try:
             body = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         return self._fault(response.status_code, body, _retry_after(response.headers.get("retry-after")))
 
@@ -316,6 +316,16 @@ class EndpointLLM:
             raise again.fault from None
         log.info("%s; trying again in %.1f s", again.fault, wait)
         await self._sleep(wait)
+
+
+async def _side_by_side(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Where one fails, the others are ended, which closes their connections."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+    except* AssayError as faults:
+        raise next(iter(faults.exceptions)) from None
+    return [task.result() for task in tasks]
 
 
 def gathered(deltas: list[Delta]) -> Completion:

@@ -11,7 +11,7 @@ from deployments.telemetry import adopt_logs
 
 
 class Endpoint:
-    """Its health is its process's: a restart cures no endpoint that is down, and probing one would be paid for."""
+    """Its health is its process's: a restart cures no endpoint, and probing one would be paid for (docs/adr/0002)."""
 
     def __init__(self, config: EndpointConfig) -> None:
         adopt_logs()

@@ -70,7 +70,8 @@ def _register_architectures(model: Path) -> None:
 
 
 def _engine_kwargs(config: EngineConfig) -> dict[str, Any]:
-    """vLLM's arguments. Whitespace is switched off here because vLLM ignores the same switch on a request.
+    """vLLM's arguments. Whitespace is switched off here because vLLM ignores the same switch on a request; what
+    ``engine_kwargs`` says of structured outputs changes what it names, and no other field of them.
 
     On a CPU a step is bounded to about a second: an abort, and every other request, waits for the step that runs.
     """
@@ -81,6 +82,7 @@ def _engine_kwargs(config: EngineConfig) -> dict[str, Any]:
     )
     thinking = {"reasoning_parser": config.reasoning_parser} if config.reasoning_parser else {}
     tools = {"tool_call_parser": config.tool_parser, "enable_auto_tool_choice": True} if config.tool_parser else {}
+    outputs = {"backend": config.grammars, "disable_any_whitespace": True}
     return {
         "dtype": _cpu_dtype() if config.device == "cpu" and config.dtype == "auto" else config.dtype,
         "max_model_len": config.max_model_len,
@@ -89,11 +91,11 @@ def _engine_kwargs(config: EngineConfig) -> dict[str, Any]:
         "tensor_parallel_size": config.tensor_parallel,
         "enable_prefix_caching": True,
         "enable_prompt_tokens_details": True,
-        "structured_outputs_config": {"backend": config.grammars, "disable_any_whitespace": True},
         **memory,
         **thinking,
         **tools,
         **config.engine_kwargs,
+        "structured_outputs_config": outputs | config.engine_kwargs.get("structured_outputs_config", {}),
     }
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -53,8 +54,8 @@ async def endpoint(
             await llm.close()
 
 
-async def until_idle(server: OpenAIServer) -> None:
-    async with asyncio.timeout(2):
+async def until_idle(server: OpenAIServer, seconds: float = 2) -> None:
+    async with asyncio.timeout(seconds):
         while server.open:
             await asyncio.sleep(0.005)
 
@@ -218,10 +219,25 @@ async def test_no_server_is_unavailable() -> None:
         assert len(waits) == 2
 
 
+async def test_a_server_that_takes_no_connection_is_given_up() -> None:
+    """Its queue of connections is full: it answers nothing, neither yes nor no."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_connection(full.getsockname()):
+        url = f"http://127.0.0.1:{full.getsockname()[1]}/v1"
+        limits: dict[str, Any] = {"connect_timeout_s": 0.1, "first_token_timeout_s": 10, "retries": 1}
+        async with endpoint(base_url=url, **limits) as (llm, _, waits):
+            with pytest.raises(StageUnavailable, match="cannot be reached: ConnectTimeout"):
+                await llm.complete(HELLO)
+            assert len(waits) == 1
+
+
 async def test_an_end_without_done_is_an_end_and_one_without_a_reason_is_not() -> None:
-    async with endpoint("Hello.", Completion("Hel", "stop", Usage())) as (llm, server, _):
-        server.faults.append("no_done")
+    async with endpoint("Hello.", "Hel", "Hel") as (llm, server, waits):
+        server.faults += ["no_done", "no_reason", "no_end"]
         assert (await llm.complete(HELLO)).text == "Hello."
+        for _ in range(2):
+            with pytest.raises(StageUnavailable, match="broke off before the end"):
+                await llm.complete(HELLO)
+        assert (len(server.requests), waits) == (3, [])
 
 
 async def test_free_output_where_json_was_asked_is_a_fault() -> None:
@@ -238,6 +254,83 @@ async def test_a_server_without_usage_is_said_once(caplog: pytest.LogCaptureFixt
         assert (await llm.complete(HELLO)).usage == Usage(llm_calls=1)
         await llm.complete(HELLO)
     assert caplog.text.count("tells no usage") == 1
+
+
+# ---- scores ---------------------------------------------------------------------------------------------------------
+
+TIDES = ScoreRequest((ScoreItem("The Moon causes", " the tides."),))
+CALLS: list[tuple[str, list[None]]] = [
+    ("/tokenize", []),
+    ("/v1/completions", [None, None]),
+]  # and what goes well before
+
+
+def paths(server: OpenAIServer) -> list[str]:
+    return [path for path, _, _ in server.requests]
+
+
+@pytest.mark.parametrize(("path", "before"), CALLS)
+@pytest.mark.parametrize("passing", ["cut", "cut_in_body", Refusal(500), Refusal(429, retry_after="3")])
+async def test_each_call_of_a_score_is_tried_again(path: str, before: list[None], passing: Any) -> None:
+    async with endpoint() as (llm, server, waits):
+        whole = await llm.score(TIDES)
+        assert whole.items[0].fault is None and paths(server) == ["/tokenize", "/tokenize", "/v1/completions"]
+        server.requests.clear()
+        server.faults += [*before, passing]
+        assert await llm.score(TIDES) == whole
+        assert sorted(paths(server)) == sorted(["/tokenize", "/tokenize", "/v1/completions", path])
+        assert waits == [3.25 if isinstance(passing, Refusal) and passing.headers else 0.25]
+
+
+@pytest.mark.parametrize(("path", "before"), CALLS)
+async def test_a_score_is_not_tried_for_ever(path: str, before: list[None]) -> None:
+    async with endpoint(retries=2) as (llm, server, _):
+        server.faults += [*before, *[Refusal(429, "slow down")] * 9]
+        with pytest.raises(Overloaded, match="slow down"):
+            await llm.score(TIDES)
+        assert 3 <= paths(server).count(path) <= 6 and paths(server)[-1] == path, "of two at once one comes to its end"
+
+
+@pytest.mark.parametrize(("path", "before"), CALLS)
+async def test_a_score_has_its_time(path: str, before: list[None]) -> None:
+    async with endpoint(total_timeout_s=0.5) as (llm, server, waits):
+        server.faults += [*before, "hang"]
+        with pytest.raises(StageTimeout, match=r"did not answer within 0\.5 s"):
+            await llm.score(TIDES)
+        assert (paths(server)[len(before)], waits) == (path, [])
+        await until_idle(server)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"<html>", "something else than JSON"),
+        (b"[" * 100_000, "something else than JSON"),
+        (b"[]", "without tokens"),
+        (b'{"tokens": 3}', "without tokens"),
+    ],
+)
+async def test_an_answer_without_tokens_is_the_endpoints_fault(body: bytes, words: str) -> None:
+    async with endpoint() as (llm, server, waits):
+        server.faults.append(Refusal(200, body=body))
+        with pytest.raises(StageUnavailable, match=words):
+            await llm.score(TIDES)
+        assert waits == []
+
+
+async def test_what_a_refusal_says_may_be_anything() -> None:
+    async with endpoint() as (llm, server, _):
+        server.faults.append(Refusal(400, body=b"[" * 50_000))
+        with pytest.raises(BadModelOutput, match="HTTP 400"):
+            await llm.complete(HELLO)
+
+
+async def test_of_two_texts_neither_is_waited_for_where_the_other_is_refused() -> None:
+    async with endpoint() as (llm, server, _):
+        server.faults += ["hang", Refusal(400, "too long: 2048 tokens")]
+        (score,) = (await llm.score(TIDES)).items
+        assert score.fault and "2048" in score.fault
+        await until_idle(server)
 
 
 # ---- cancellation ---------------------------------------------------------------------------------------------------

@@ -479,6 +479,25 @@ async def test_variants_that_fail_leave_what_the_question_found() -> None:
     assert response.degraded[0].fallback == "what the question alone found"
 
 
+async def test_what_the_question_finds_is_waited_for_where_its_variants_fail_first() -> None:
+    bench, failed = Bench(ENOUGH), asyncio.Event()
+
+    class Slow(ListRetriever):
+        async def search(self, query: SearchQuery) -> SearchResult:
+            if len(query.queries) > 1:
+                failed.set()
+                raise StageUnavailable("down")
+            await failed.wait()
+            for _ in range(100):  # turns of the event loop: the loop has heard of the failure long before
+                await asyncio.sleep(0)
+            return await super().search(query)
+
+    bench.retriever = Slow(*bench.retriever.chunks)
+    response = await bench.ask()
+    assert response.status == "answered" and stages_of(response) == ["retriever"]
+    assert response.degraded[0].fallback == "what the question alone found"
+
+
 async def test_a_failed_later_round_still_names_what_was_searched() -> None:
     weak = Grade(p_enough=0.1, p_more=0.85, p_clarify=0.05, p_about=0.1, features={}, follow_up="Sistine ocean")
     bench = Bench(weak)

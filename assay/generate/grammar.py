@@ -19,8 +19,8 @@ _FIRST, _REST = r"[^\s\[\]【】|`*#-]", r"[^\[\]【】\n]"
 _CELL = r"[^\s\[\]【】|\n][^\[\]【】|\n]{0,80}"
 # As the above without quotation marks, for grammars in which these belong to quotes.
 _FREE_FIRST, _FREE = r"[^\s\[\]【】|`*#\"“”«»「」-]", r"[^\[\]【】\n\"“”«»「」]"
-# A line break would end a list's item, and a mark of its own the quote.
-_QUOTE = r"[^\n\"“”«»「」]{3,2000}"
+# A line break would end a list's item, a mark of its own the quote; and brackets look like a citation.
+_QUOTE = r"[^\[\]【】\n\"“”«»「」]{3,2000}"
 
 
 def finds_nothing(said: str) -> bool:

@@ -85,11 +85,13 @@ def test_guidance_holds_a_quote_to_the_passage_that_is_cited(guidance: Any, text
         ('- It is "one line,\nand another" as it says [E1]\n', False),
         ('- "another "with a mark" in it" is there [E1]\n', False),
         ('- "with a mark" is there [E1]\n', True),
+        ('- "in it [E2]" is there [E1]\n', False),
+        ('- "in it" is there [E1]\n', True),
     ],
 )
 def test_a_quote_has_neither_lines_nor_marks_of_its_own(guidance: Any, text: str, admitted: bool) -> None:
-    """It would end where they stand, and the rest would be cited by nothing."""
-    chunk = replace(EVIDENCE[0].hit.chunk, text='It is one line,\nand another "with a mark" in it.')
+    """It would end where they stand, and the rest would be cited by nothing, or by what the passage names."""
+    chunk = replace(EVIDENCE[0].hit.chunk, text='It is one line,\nand another "with a mark" in it [E2].')
     evidence = [replace(EVIDENCE[0], hit=replace(EVIDENCE[0].hit, chunk=chunk)), *EVIDENCE[1:]]
     assert admits(guidance, lark("list", evidence, 5), text) is admitted
 

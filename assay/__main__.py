@@ -51,7 +51,10 @@ def main(argv: list[str]) -> int:
     except AssayError as e:
         print(f"assay: {in_words(e)}", file=sys.stderr)
     except OSError as e:  # a full disk, a folder that nobody may write to
-        print(f"assay: {e.strerror or e}" + (f": {e.filename}" if e.filename else ""), file=sys.stderr)
+        print(
+            f"assay: {e.strerror or str(e) or type(e).__name__}" + (f": {e.filename}" if e.filename else ""),
+            file=sys.stderr,
+        )
     except KeyboardInterrupt:
         return 130
     return 1

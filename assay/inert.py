@@ -37,9 +37,15 @@ _COMMAND = re.compile(
     r"|(?:игнорируй|забудь|忽略|無視して|无视|تجاهل))",
     re.IGNORECASE,
 )
-# And each cell of a row, and each line, may be a sentence to whoever reads it; but not one that goes on with a small letter.
-_LINES = re.compile(r"\||(?>\r\n|[\r\n\f\u2028\u2029])[ \t]*+(?![a-z])")
-# How a prompt names its parts. People's texts do so too: it counts only in one that forges others of them.
+# What can only mean so in a later line of a sentence, or a cell of a table: most of the above is ordinary there.
+_ORDER = re.compile(
+    r"\W*+(?:please\W++)?+(?:(?:ignore|disregard|forget|override|bypass|do\s++not\s++follow)\s++(?:\w++\s++){0,4}?(?:instructions?|prompts?)\b"
+    r"|you\s++are\s++(?:now|no\s++longer)\b"
+    r"|(?:from\s++now\s++on|henceforth)\W++(?:you|answer|reply|respond|say)\b)",
+    re.IGNORECASE,
+)
+# How a prompt names its parts. People's texts do so too: it counts only in one that forges others of them as a prompt has them.
+_PROMPT = re.compile(r"^[ \t>*-]*+\[E\d{1,4}\]|<[|｜]|\[/?INST\]", re.MULTILINE)
 _LABEL = re.compile(r"\W*+(?:question|evidence|answer|system|user|assistant)\s*+:", re.IGNORECASE)
 # Where a title may go on with something else.
 _PART = re.compile(r"[.:;|()\[\]\n–—]|\s-\s")
@@ -59,16 +65,16 @@ def commands(sentence: str) -> bool:
     """Whether a sentence of a document tells its reader's assistant what to do, or is made up as a part of the assistant's own
     prompt: it is then no evidence of anything."""
     bare = _UNSEEN.sub("", sentence)
-    return any(map(_COMMAND.match, _LINES.split(bare))) or _forges(bare)
-
-
-def _forges(text: str) -> bool:
-    return _MARK.search(text) is not None or _FORGED.search(text) is not None
+    if _COMMAND.match(bare) is not None or _MARK.search(bare) is not None or _FORGED.search(bare) is not None:
+        return True
+    lines = bare.splitlines()[1:]
+    parts = bare.split("|") if bare.startswith("|") else [line for line in lines if not line.lstrip()[:1].islower()]
+    return any(map(_ORDER.match, parts))
 
 
 def stated(text: str) -> tuple[Span, ...]:
     """The sentences of a document that may say something: none that commands, nor the rest of a prompt that is made up."""
-    forges = _forges(text)
+    forges = _PROMPT.search(text) is not None
     found = [(span, text[slice(*span)]) for span in sentences(text)]
     return tuple(span for span, own in found if not (commands(own) or (forges and _LABEL.match(own))))
 

@@ -306,9 +306,8 @@ class Searching:
     async def _first_hop_over(self) -> None:
         """Waits until the hop on the raw question is back, or its time is over: a search may have failed before that."""
         if self.round == 1 and not self.narrowed and self._first_hop is not None:
-            with suppress(AssayError):
-                work = asyncio.shield(self._first_hop)
-                await self.ledger.call("retrieve", work, self.config.retriever.timeout_s)
+            with suppress(StageTimeout):
+                await self.ledger.call("retrieve", asyncio.wait([self._first_hop]), self.config.retriever.timeout_s)
 
     def _first_result(self) -> SearchResult | None:
         """What the hop on the raw question brought, if it is back and did not fail."""

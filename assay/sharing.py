@@ -35,5 +35,7 @@ class Shared(Generic[T]):
             return
         try:
             future.set_result(work())
-        except BaseException as fault:  # noqa: BLE001 - of whoever waits for it
-            future.set_exception(fault)
+        except BaseException as fault:
+            future.set_exception(fault)  # of whoever waits for it
+            if not isinstance(fault, Exception):
+                raise

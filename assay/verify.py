@@ -6,23 +6,24 @@ name or a negation is not the quote's; a verbatim quote has all of it.
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
+from functools import lru_cache
 
 from assay.config import SupportConfig
-from assay.inert import headings, stated
+from assay.inert import commands, headings, stated
+from assay.quotations import quotations
 from assay.schemas import Citation
 from assay.sentences import Span
 from assay.support import measured
-from assay.text import content_terms, sentences, terms
+from assay.text import UNSPACED, content_terms, sentences, terms
 from assay.types import Chunk, Draft, Evidence, Verified
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _NEGATION = re.compile(
     r"\b(?:not?|never|none|nobody|nothing|neither|nor|cannot|without)\b|n['\u2019]t\b", re.IGNORECASE
 )
-# A phrase between quotation marks, which are not the marks of a single word: of one line or several, up to a unit's length.
-_QUOTED = re.compile('"([^"]{3,2000})"|“([^”]{3,2000})”|«([^»]{3,2000})»|「([^」]{3,2000})」')
 _QUOTE_TERMS = 3
+_WORD = re.compile(rf"[^\W{UNSPACED}]{{2}}")
 _STOPS = frozenset(".!?…。！？؟।\"'”’»)")
 
 
@@ -62,25 +63,42 @@ def support(claim: str, quote: str, context: str = "") -> float:
 
 def quoted(text: str) -> list[str]:
     """The phrases that stand between quotation marks, of three words or more."""
-    phrases = [next(filter(None, found.groups())) for found in _QUOTED.finditer(text)]
-    return [phrase for phrase in phrases if len(terms(phrase)) >= _QUOTE_TERMS]
+    return [phrase for phrase in quotations(text) if len(terms(phrase)) >= _QUOTE_TERMS]
 
 
-def place(phrase: str, text: str) -> Span | None:
-    """Where the phrase stands in the text, but for line breaks and the stop before its closing mark."""
-    found = re.search(r"\s+".join(map(re.escape, phrase.rstrip(".,;:!? \n").split())), text)
-    return found.span() if found else None
+def places(phrase: str, text: str) -> Iterator[Span]:
+    """Where the phrase stands in the text, but for line breaks and the stop before its closing mark; not within a word."""
+    words = " ".join(phrase.split()).rstrip(".,;:!? ")
+    flat, offsets = _flat(text)
+    start = flat.find(words) if words else -1
+    while start >= 0:
+        end = start + len(words)
+        if not (_in_word(flat[start - 1 : start + 1]) or _in_word(flat[end - 1 : end + 1])):
+            yield offsets[start], offsets[end - 1] + 1
+        start = flat.find(words, end)
+
+
+@lru_cache(maxsize=256)
+def _flat(text: str) -> tuple[str, Sequence[int]]:
+    """The text with single spaces, and where each character of it stood."""
+    kept = [found.span() for found in re.finditer(r"\S+", text)]
+    offsets = [at for start, end in kept for at in range(start, end + 1)]
+    return " ".join(text[start:end] for start, end in kept), offsets
+
+
+def _in_word(two: str) -> bool:
+    return _WORD.fullmatch(two) is not None
 
 
 def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
     """Support and span, in the chunk's text, of the sentence, or two in a row, that bear most of the claim. A passage that
     does not hold what the claim quotes bears nothing."""
     alone = sentences(chunk.text) or [(0, len(chunk.text))]
-    places = [place(phrase, chunk.text) for phrase in quoted(claim)]
-    if None in places:
+    ordered = {*sentences(chunk.text)} - {*stated(chunk.text)}  # an order to a model is evidence of nothing
+    quotes = [_source(phrase, chunk.text, alone, ordered) for phrase in quoted(claim)]
+    if None in quotes:
         return 0.0, alone[0]
     context = " ".join(headings(chunk.title, *chunk.heading))
-    ordered = {*sentences(chunk.text)} - {*stated(chunk.text)}  # an order to a model is evidence of nothing
     # Two in a row are one statement only where both are prose: a list or a table would lend its words to its neighbours.
     prose = [chunk.text[end - 1] in _STOPS and chunk.text[start].isalnum() for start, end in alone]
     pairs = [
@@ -88,23 +106,22 @@ def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
         for (a, b), whole in zip(itertools.pairwise(alone), itertools.pairwise(prose), strict=True)
         if all(whole) and not {a, b} & ordered
     ]
-    # What is quoted may go on for longer.
-    quotes = [_around(at, alone) for at in places if at and not any(_meet(at, span) for span in ordered)]
     # A question says nothing; the one before its answer says what the answer is about.
-    saying = [span for span in (*alone, *pairs, *quotes) if chunk.text[span[1] - 1] not in "?？؟"]
+    saying = [span for span in (*alone, *pairs, *filter(None, quotes)) if chunk.text[span[1] - 1] not in "?？؟"]
     spans = [span for span in saying if span not in ordered]
     rated = [(support(claim, chunk.text[slice(*span)], context), span) for span in spans] or [(0.0, alone[0])]
     return max(rated, key=lambda r: (r[0], r[1][0] - r[1][1]))
 
 
-def _around(place: Span, alone: Sequence[Span]) -> Span:
-    """The sentences that a quote is from."""
-    met = [span for span in alone if _meet(place, span)] or [place]
-    return min(place[0], met[0][0]), max(place[1], met[-1][1])
-
-
-def _meet(one: Span, other: Span) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
+def _source(phrase: str, text: str, alone: Sequence[Span], ordered: Set[Span]) -> Span | None:
+    """The sentences that a quote is from: none is an order, and nothing that nobody reads, as a comment, is between them."""
+    for start, end in places(phrase, text):
+        met = [span for span in alone if span[0] < end and start < span[1]]
+        gaps = [text[a[1] : b[0]] for a, b in itertools.pairwise(met)]
+        hidden = any("<!--" in gap or commands(gap) for gap in gaps) or any(span in ordered for span in met)
+        if met and met[0][0] <= start and end <= met[-1][1] and not hidden:
+            return met[0][0], met[-1][1]
+    return None
 
 
 class Verifier:
@@ -151,7 +168,7 @@ class Verifier:
     def _borne(self, text: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
         """How likely the passage's best quote bears the text, and where it stands; 0 for one that contradicts it."""
         share, span = best_quote(text, chunk)
-        if share == 1 and place(text, chunk.text[slice(*span)]):
+        if share == 1 and any(places(text, chunk.text[slice(*span)])):
             return 1.0, span
         context = " ".join(headings(chunk.title, *chunk.heading))
         found = measured(text, chunk.text[slice(*span)], context)

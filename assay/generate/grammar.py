@@ -59,9 +59,12 @@ def _lark_units(style: WrittenStyle, evidence: Sequence[Evidence], most: int) ->
     lead, end = ('"- " ', '"\\n"') if style == "list" else ("", f"/{_STOP} ?/")
     units, quotes = [f"{lead}WORDS cites {end}"], list[str]()
     for number, e in enumerate(evidence, 1):
+        words = " ".join(e.hit.chunk.text.split())
+        if not re.search(_QUOTE, words):
+            continue  # with nothing to go on with, a quote that was begun could not end
         units.append(f'{lead}WORDS? "\\"" QUOTE_{number} "\\"" REST? "[{e.slot}]" {end}')
-        words = json.dumps({"substring_words": " ".join(e.hit.chunk.text.split())})
-        quotes.append(f"QUOTE_{number}: WORDS_{number} & /{_QUOTE}/\nWORDS_{number}: %regex {words}")
+        quotes.append(f"QUOTE_{number}: WORDS_{number} & /{_QUOTE}/")
+        quotes.append(f"WORDS_{number}: %regex {json.dumps({'substring_words': words})}")
     return [
         f"start: {json.dumps(NOT_FOUND)} | unit{{1,{most}}}",
         f"unit: {' | '.join(units)}",

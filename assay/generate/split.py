@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from assay.generate.grammar import finds_nothing
 from assay.markers import read_markers
+from assay.quotations import quotation_spans
 from assay.schemas import Degraded
 from assay.sentences import Span, sentences
 from assay.types import Draft, Form, GenerateEvent, GenerateStyle
@@ -23,7 +24,6 @@ _MARKED = re.compile(r"(?:\s*+[\[【]{1,2}[^\[\]【】\n]{1,100}[\]】]{1,2})++\
 _BULLET = re.compile(r"\s*+(?:[-*+•]|\d{1,3}[.)])\s++")
 _RULE = re.compile(r"[\s:|]*+-[\s:|-]*+")
 _JOINED = "\u200d\ufe0e\ufe0f"
-_OPENING, _CLOSED_BY = "“«「", "”»」"
 
 
 class Splitter:
@@ -158,14 +158,8 @@ def _safe_cut(text: str) -> int:
 def _whole_quotes(text: str, spans: Sequence[Span]) -> list[Span]:
     """The sentences of one quotation are one: cut in two, neither half is a quote, whose words are held to the passage."""
     whole: list[Span] = []
-    is_open = False
+    quoted = quotation_spans(text) if len(spans) > 1 else []
     for start, end in spans:
-        whole.append((whole.pop()[0] if is_open else start, end))
-        is_open = _is_open(text[whole[-1][0] : end])
+        goes_on = whole and any(first < whole[-1][1] and start < last for first, last in quoted)
+        whole.append((whole.pop()[0] if goes_on else start, end))
     return whole
-
-
-def _is_open(text: str) -> bool:
-    """Whether a quotation begins in it that does not end there."""
-    pairs = zip(_OPENING, _CLOSED_BY, strict=True)
-    return text.count('"') % 2 == 1 or any(text.count(opening) > text.count(closing) for opening, closing in pairs)

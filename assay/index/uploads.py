@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.config import DocumentsConfig, IndexConfig
+from assay.config import DocumentsConfig, IndexConfig, Legs
 from assay.documents.shapes import JobFile, JobFileEvent, JobProgress, JobProgressEvent, JobStatusEvent
 from assay.documents.spool import Asked, Ended, Record, Said, Spool
 from assay.errors import AssayError, IndexBusy, StageTimeout
@@ -35,6 +35,7 @@ POLL_S = 0.25
 BUSY_S = 2.0  # between two looks whether another process still writes to the index
 SERVED_S = 10.0  # searches that take longer to take up a snapshot are not waited for
 DELETE_S = 10.0  # how long a deletion waits for a job that is writing
+QUIET_S = 30.0  # after the last deletion, before what they left is merged: that checks every byte of the index
 _DELETIONS = 16  # at once; the ingester must still hear of the replicas that they wait for
 _SAY_S = 0.5
 _ALIVE_S = 5.0
@@ -84,7 +85,7 @@ class Uploads:
         self._turn = asyncio.Lock()
         self._stop = threading.Event()
         self._deletions: set[asyncio.Task[None]] = set()
-        self._untidy = False  # a deletion has left tombstones
+        self._deleted: float | None = None  # when the last deletion left tombstones that nothing has merged since
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -97,9 +98,11 @@ class Uploads:
             if waiting:
                 async with self._turn:
                     await self._work(waiting[0])
-            elif self._untidy and not self._deletions:  # nobody waits for an acknowledgement
+            elif self._deleted is not None and not self._deletions and time.monotonic() >= self._deleted + QUIET_S:
+                self._deleted = None
                 async with self._turn:
-                    await _in_thread(self._tidy)
+                    # The legs stay as they are: a deletion is no reason to build all of them anew.
+                    await _in_thread(lambda: self._tidy(None))
             else:
                 await asyncio.sleep(POLL_S)
 
@@ -118,10 +121,12 @@ class Uploads:
             async with asyncio.timeout(DELETE_S):
                 await self._turn.acquire()
         except TimeoutError:
-            raise IndexBusy("Uploaded files are being read into the index; try again in a moment.") from None
+            raise IndexBusy(
+                "The index is being written: files are read into it, or it is merged. Try again in a moment."
+            ) from None
         try:
             done = await _in_thread(lambda: remove(self._layout, bucket, [doc_id]))
-            self._untidy = True
+            self._deleted = time.monotonic()
         finally:
             self._turn.release()
         if not await self._taken_up(done.id):
@@ -141,7 +146,8 @@ class Uploads:
                 if not ended.searchable:
                     log.warning("not every search uses index %s yet, which job %s made", ended.index_version, id_)
             await asyncio.to_thread(self._spool.end, id_, ended)
-            await _in_thread(self._tidy)
+            self._deleted = None
+            await _in_thread(lambda: self._tidy(self._legs))
         except asyncio.CancelledError:
             self._stop.set()
             raise
@@ -238,13 +244,16 @@ class Uploads:
 
         return lambda asked: asyncio.run_coroutine_threadsafe(extracted(asked), loop).result()
 
-    def _tidy(self) -> None:
+    def _tidy(self, legs: Legs | None) -> None:
         """After the report, or the acknowledgement: what they tell of holds for searches already."""
-        self._untidy = False
         try:
-            compact(self._layout, self._legs)
+            compact(self._layout, legs)
+        except IndexBusy:  # a command writes
+            self._deleted = time.monotonic()
         except (AssayError, OSError) as fault:
             log.warning("the index was not compacted: %s", fault)
+        except Exception:  # the next jobs and deletions have nothing to do with it
+            log.exception("the index was not compacted")
 
 
 class _Telling:

@@ -95,7 +95,7 @@ def _engine_kwargs(config: EngineConfig) -> dict[str, Any]:
         **thinking,
         **tools,
         **config.engine_kwargs,
-        "structured_outputs_config": outputs | config.engine_kwargs.get("structured_outputs_config", {}),
+        "structured_outputs_config": outputs | (config.engine_kwargs.get("structured_outputs_config") or {}),
     }
 
 

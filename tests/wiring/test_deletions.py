@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from assay.config import Legs
 from assay.documents.names import doc_id_of
+from assay.errors import IndexBusy
 from assay.index import snapshot, uploads
 from assay.index.files import Layout
 from assay.index.remove import remove
@@ -44,6 +46,7 @@ async def test_what_a_deletion_left_is_merged_after_its_acknowledgement(
         assert go_on.wait(40)
         return merge(*args)
 
+    monkeypatch.setattr(uploads, "QUIET_S", 0.0)
     monkeypatch.setattr(uploads, "remove", partial(remove, rebuild_rows=0))
     monkeypatch.setattr(snapshot, "compact", held_up)
     async with asyncio.timeout(60), bench.ingesting() as work:
@@ -55,6 +58,48 @@ async def test_what_a_deletion_left_is_merged_after_its_acknowledgement(
         go_on.set()
         await second
         await until(lambda: rows(bench) == [1], 30)
+
+
+async def test_deletions_close_to_each_other_do_not_wait_for_a_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("merged between two deletions")
+
+    bench = holding(tmp_path, 3)
+    monkeypatch.setattr(uploads, "POLL_S", 0.01)
+    monkeypatch.setattr(uploads, "compact", never)
+    async with asyncio.timeout(60), bench.ingesting() as work:
+        for name in ("0.md", "1.md"):
+            await work.delete("docs", doc_id_of("docs", name))
+            polls, waiting = [0], work._spool.waiting
+            monkeypatch.setattr(
+                work._spool, "waiting", lambda n=polls, of=waiting: (n.__setitem__(0, n[0] + 1), of())[1]
+            )
+            await until(lambda n=polls: n[0] > 3)
+
+
+@pytest.mark.parametrize("fault", [IndexBusy("a command writes"), RuntimeError("commit conflict"), OSError("disk")])
+async def test_what_keeps_a_merge_from_ending_keeps_no_job_or_deletion(
+    fault: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where only somebody else was writing, it is tried again. The legs are none of a deletion's business."""
+    bench, tried = holding(tmp_path, 3), list[Any]()
+
+    def failing(_: Layout, legs: Any) -> None:
+        tried.append(legs)
+        if len(tried) == 1:
+            raise fault
+
+    monkeypatch.setattr(uploads, "QUIET_S", 0.0)
+    monkeypatch.setattr(uploads, "compact", failing)
+    async with asyncio.timeout(60), bench.ingesting() as work:
+        work._legs = Legs()
+        await work.delete("docs", doc_id_of("docs", "0.md"))
+        await until(lambda: len(tried) == (2 if isinstance(fault, IndexBusy) else 1))
+        await work.delete("docs", doc_id_of("docs", "1.md"))
+        await until(lambda: len(tried) == (3 if isinstance(fault, IndexBusy) else 2))
+    assert set(tried) == {None}
 
 
 @pytest.mark.parametrize("rebuild_rows", [REBUILD_ROWS, 0])

@@ -96,6 +96,15 @@ def test_a_quote_has_neither_lines_nor_marks_of_its_own(guidance: Any, text: str
     assert admits(guidance, lark("list", evidence, 5), text) is admitted
 
 
+def test_a_passage_without_words_to_quote_opens_no_quotation(guidance: Any) -> None:
+    """It could go on with nothing."""
+    empty = [replace(EVIDENCE[0], hit=replace(EVIDENCE[0].hit, chunk=replace(EVIDENCE[0].hit.chunk, text="a [b]")))]
+    matcher = llguidance.LLMatcher(guidance, lark("prose", empty, 5))
+    assert admits(guidance, lark("prose", empty, 5), "The port is open [E1].")
+    said = guidance.tokenize_str('The port is "')
+    assert matcher.try_consume_tokens(said) == len(said) - 1 and not matcher.is_error()
+
+
 # ---- xgrammar, which holds everything else ----------------------------------------------------------------------------
 
 

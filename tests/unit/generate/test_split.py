@@ -42,6 +42,15 @@ def shown(style: GenerateStyle, text: str) -> list[tuple[str, tuple[str, ...]]]:
         ]),
         ("He said “it rises.\n\nIt falls” [E1].", [("He said “it rises.\n\nIt falls”.", ("E1",))]),
         ("他说「潮起。潮落」[E1]。", [("他说「潮起。潮落」。", ("E1",))]),
+        ('It is 5" wide. It is blue. It is 6" high [E1].', [
+            ('It is 5" wide.', ("E1",)), ("It is blue.", ("E1",)), ('It is 6" high.', ("E1",))
+        ]),
+        ('A stray " mark. It is blue [E1].', [('A stray " mark.', ("E1",)), ("It is blue.", ("E1",))]),
+        ("Der „Port“ ist offen. Er ist blau [E1].", [("Der „Port“ ist offen.", ("E1",)), ("Er ist blau.", ("E1",))]),
+        ("Er sagt „es steigt. Es fällt“ [E1].", [("Er sagt „es steigt. Es fällt“.", ("E1",))]),
+        ("“It rises.\n\n“It falls.” So it is [E1].", [
+            ("“It rises.", ("E1",)), ("“It falls.”", ("E1",)), ("So it is.", ("E1",))
+        ]),
         ("Version [E1].5 is out [E2].", [("Version.5 is out.", ("E1", "E2"))]),
         ("It costs 5 euros (Dr. Who says) [E1]. Yes [E1].", [
             ("It costs 5 euros (Dr. Who says).", ("E1",)), ("Yes.", ("E1",))

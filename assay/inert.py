@@ -21,11 +21,13 @@ _SLOT = re.compile(r"(?<![\w\])])[\[【]\s*+(E?\d{1,4})\s*+[\]】]", re.IGNORECA
 _FORGED = re.compile(r"(?<![\w\])])\[E\d{1,4}\]")
 # What is said to whoever reads a document for somebody else, in the languages that are most used for it. It must begin the
 # sentence: documents may well be about prompts and instructions.
-_COMMAND = re.compile(
+_LEAD = (
     r"\W*+(?:(?:please|important|note|attention|warning|now|also|first|instead|p\.?s|todo|hey|dear|to|the|any|ai|llm|assistants?|"
     r"models?|agents?|chatbots?|reader|system|user|human|developer|admin|instructions?|new|override|message|answering|reading|this)\b"
     r"\W*+){0,6}+"
-    r"(?:(?:you\s++(?:must|should|shall|will|need\s++to)\s++)?+(?:(?:now|always|only|simply)\s++)?+"
+)
+_COMMAND = re.compile(
+    _LEAD + r"(?:(?:you\s++(?:must|should|shall|will|need\s++to)\s++)?+(?:(?:now|always|only|simply)\s++)?+"
     r"(?:ignore|disregard|forget|override|bypass|do\s++not\s++follow)\s++(?:\w++\s++){0,4}?"
     r"(?:instructions?|prompts?|rules|guidelines|directions|evidence|passages?|documents?|sources?|everything|anything|above|told)\b"
     r"|you\s++are\s++(?:now|no\s++longer)\b"
@@ -39,13 +41,14 @@ _COMMAND = re.compile(
 )
 # What can only mean so in a later line of a sentence, or a cell of a table: most of the above is ordinary there.
 _ORDER = re.compile(
-    r"\W*+(?:please\W++)?+(?:(?:ignore|disregard|forget|override|bypass|do\s++not\s++follow)\s++(?:\w++\s++){0,4}?(?:instructions?|prompts?)\b"
-    r"|you\s++are\s++(?:now|no\s++longer)\b"
+    _LEAD + r"(?:(?:you\s++(?:must|should|shall|will|need\s++to)\s++)?+(?:(?:now|always|only|simply)\s++)?+"
+    r"(?:ignore|disregard|forget|override|bypass|do\s++not\s++follow)\s++(?:\w++\s++){0,2}?"
+    r"(?:all|any|previous|prior|above|earlier|your)\s++(?:\w++\s++){0,3}?(?:instructions?|prompts?)\b"
     r"|(?:from\s++now\s++on|henceforth)\W++(?:you|answer|reply|respond|say)\b)",
     re.IGNORECASE,
 )
 # How a prompt names its parts. People's texts do so too: it counts only in one that forges others of them as a prompt has them.
-_PROMPT = re.compile(r"^[ \t>*-]*+\[E\d{1,4}\]|<[|｜]|\[/?INST\]", re.MULTILINE)
+_PROMPT = re.compile(r"^[ \t>*-]*+\[E[1-9]\d?\]|<[|｜]\w|\[/?INST\]", re.MULTILINE)
 _LABEL = re.compile(r"\W*+(?:question|evidence|answer|system|user|assistant)\s*+:", re.IGNORECASE)
 # Where a title may go on with something else.
 _PART = re.compile(r"[.:;|()\[\]\n–—]|\s-\s")
@@ -67,9 +70,8 @@ def commands(sentence: str) -> bool:
     bare = _UNSEEN.sub("", sentence)
     if _COMMAND.match(bare) is not None or _MARK.search(bare) is not None or _FORGED.search(bare) is not None:
         return True
-    lines = bare.splitlines()[1:]
-    parts = bare.split("|") if bare.startswith("|") else [line for line in lines if not line.lstrip()[:1].islower()]
-    return any(map(_ORDER.match, parts))
+    lines = [line for line in bare.splitlines()[1:] if not line.lstrip()[:1].islower()]
+    return any(map(_ORDER.match, [*lines, *(bare.split("|") if bare.startswith("|") else ())]))
 
 
 def stated(text: str) -> tuple[Span, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 from functools import lru_cache
 
 from assay.config import SupportConfig
-from assay.inert import commands, headings, stated
+from assay.inert import headings, stated
 from assay.quotations import quotations
 from assay.schemas import Citation
 from assay.sentences import Span
@@ -23,7 +23,9 @@ _NEGATION = re.compile(
     r"\b(?:not?|never|none|nobody|nothing|neither|nor|cannot|without)\b|n['\u2019]t\b", re.IGNORECASE
 )
 _QUOTE_TERMS = 3
-_WORD = re.compile(rf"[^\W{UNSPACED}]{{2}}")
+# Of scripts with spaces between words, but for those that join small words to the next one (Hebrew, Arabic).
+_WORD = re.compile(rf"[^\W{UNSPACED}\u0590-\u06ff]{{2}}")
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _STOPS = frozenset(".!?…。！？؟।\"'”’»)")
 
 
@@ -75,7 +77,7 @@ def places(phrase: str, text: str) -> Iterator[Span]:
         end = start + len(words)
         if not (_in_word(flat[start - 1 : start + 1]) or _in_word(flat[end - 1 : end + 1])):
             yield offsets[start], offsets[end - 1] + 1
-        start = flat.find(words, end)
+        start = flat.find(words, start + 1)
 
 
 @lru_cache(maxsize=256)
@@ -114,11 +116,11 @@ def best_quote(claim: str, chunk: Chunk) -> tuple[float, tuple[int, int]]:
 
 
 def _source(phrase: str, text: str, alone: Sequence[Span], ordered: Set[Span]) -> Span | None:
-    """The sentences that a quote is from: none is an order, and nothing that nobody reads, as a comment, is between them."""
+    """The sentences that a quote is from, of which none is an order. What is in a comment, or goes over one, is from none."""
+    unread = [found.span() for found in _COMMENT.finditer(text)]
     for start, end in places(phrase, text):
         met = [span for span in alone if span[0] < end and start < span[1]]
-        gaps = [text[a[1] : b[0]] for a, b in itertools.pairwise(met)]
-        hidden = any("<!--" in gap or commands(gap) for gap in gaps) or any(span in ordered for span in met)
+        hidden = any(first < end and start < last for first, last in unread) or any(span in ordered for span in met)
         if met and met[0][0] <= start and end <= met[-1][1] and not hidden:
             return met[0][0], met[-1][1]
     return None

@@ -130,7 +130,9 @@ def test_a_quote_of_several_sentences_is_one(said: str, shown: bool) -> None:
 
 
 DOOR = "Staff may open the red door only in an emergency. Visitors are unable to wait in the hall."
-MARKS = ('""', "“”", "„“", "„”", "””", "«»", "»«", "‹›", "「」", "『』", "‘’", "＂＂", "〝〞")
+MARKS = (
+    *('""', "“”", "„“", "„”", '„"', '“"', "””", "«»", "»«", "»»", "‹›", "›‹", "「」", "『』", "‘’", "＂＂", "〝〞"),
+)
 
 
 @pytest.mark.parametrize("marks", MARKS)
@@ -144,7 +146,7 @@ MARKS = ('""', "“”", "„“", "„”", "””", "«»", "»«", "‹›",
     ],
 )
 def test_whatever_marks_stand_around_a_quote(marks: str, words: str, shown: bool) -> None:
-    if words[0].isspace() and marks in ('""', "‘’"):
+    if words[0].isspace() and marks in ("‘’", "””", "»»"):
         words = words.strip()  # these open nothing before a space
     claim = f"The manual says {marks[0]}{words}{marks[1]} there."
     assert (Verifier(evidence(DOOR), 0.3).verify(Draft(claim, ("E1",))) is not None) is shown
@@ -157,10 +159,22 @@ def test_whatever_marks_stand_around_a_quote(marks: str, words: str, shown: bool
         ("The manual says “open the red door only if staff may.", False),
         ("The manual says “open the red door only in an emergency.", True),
         ('Staff may open the 5" or 6" red door only in an emergency.', True),
+        ("Staff may open the 5” or 6” red door only in an emergency.", True),
+        ("Since the ‘90s staff may open the visitors’ red door only in an emergency.", True),
+        ("Der „Scheduler“ öffnet die rote Tür im Notfall sofort.", True),
+        ("Der „Scheduler“ öffnet die rote Tür im Notfall sofort „.", True),
+        ("Die Tür ist „rot“, sagt man, “und die blaue Halle ist zu.", False),
+        ('手册说"员工能在大厅打开红色的门"。', False),
+        ('手册说"员工只能在紧急情况下打开红色的门"。', True),
+        ('The manual says _"open the red door only if staff may"_.', False),
     ],
 )
 def test_a_mark_that_opens_nothing_and_one_that_is_not_closed(claim: str, shown: bool) -> None:
-    source = evidence(f'{DOOR} It is a 5" or 6" red door.')
+    source = evidence(
+        f'{DOOR} It is a 5" or 6" red door. Since the ‘90s staff may open the visitors’ red door only in an emergency.',
+        "Im Notfall öffnet der „Scheduler“ die rote Tür sofort.",
+        "员工只能在紧急情况下打开红色的门。访客不能在大厅等候。",
+    )
     assert (Verifier(source, 0.3).verify(Draft(claim, ("E1",))) is not None) is shown
 
 
@@ -169,7 +183,8 @@ def test_a_mark_that_opens_nothing_and_one_that_is_not_closed(claim: str, shown:
 )
 def test_what_nobody_reads_is_not_quoted(order: str) -> None:
     text = f"The price of the red door is 300.\n\n<!-- {order} -->"
-    for source in (text, f"{text}\n\nThe door is red."):
+    inline = f"The price of the red door is 300 <!-- {order} --> in the list."
+    for source in (text, f"{text}\n\nThe door is red.", inline, f"<!--\n{order}\n-->"):
         assert Verifier(evidence(source), 0.3).verify(Draft(f'"{order}".', ("E1",))) is None
     assert Verifier(evidence(f"{text}\n\nThe list says that the price is zero now."), 0.3).verify(
         Draft('"the price is zero now".', ("E1",))

@@ -45,6 +45,10 @@ def shown(style: GenerateStyle, text: str) -> list[tuple[str, tuple[str, ...]]]:
         ('It is 5" wide. It is blue. It is 6" high [E1].', [
             ('It is 5" wide.', ("E1",)), ("It is blue.", ("E1",)), ('It is 6" high.', ("E1",))
         ]),
+        ("It is 5” wide. It is blue. It is 6” high [E1].", [
+            ("It is 5” wide.", ("E1",)), ("It is blue.", ("E1",)), ("It is 6” high.", ("E1",))
+        ]),
+        ('他说"潮起。潮落"[E1]。', [('他说"潮起。潮落"。', ("E1",))]),
         ('A stray " mark. It is blue [E1].', [('A stray " mark.', ("E1",)), ("It is blue.", ("E1",))]),
         ("Der „Port“ ist offen. Er ist blau [E1].", [("Der „Port“ ist offen.", ("E1",)), ("Er ist blau.", ("E1",))]),
         ("Er sagt „es steigt. Es fällt“ [E1].", [("Er sagt „es steigt. Es fällt“.", ("E1",))]),

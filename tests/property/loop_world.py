@@ -216,7 +216,8 @@ class World:
         text = next((chunk.text for chunk in POOL if chunk.doc_id == query.doc_id), "")
         if not text or draw(st.sampled_from([False, False, True])):
             return StageUnavailable("no document here")
-        info = DocumentInfo(query.doc_id, "docs", "Page", "page.md", "md", len(text), 1, "2025-01-01T00:00:00Z", {})
+        title = f"Page of {query.doc_id}"
+        info = DocumentInfo(query.doc_id, "docs", title, "page.md", "md", len(text), 1, "2025-01-01T00:00:00Z", {})
         return DocumentText(info, text, (0, len(text)), len(text), draw(st.booleans()))
 
     def _metadata(self, query: Any, draw: Draw) -> DocumentInfo | AssayError:

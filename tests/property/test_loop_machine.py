@@ -363,9 +363,12 @@ class Loop(RuleBasedStateMachine):
         assert said == (response.answer.text if response.answer is not None else "")
         assert [e.citation for e in self.events if e.type == "citation"] == response.citations
         for citation in response.citations:
-            (source,) = (c for c in POOL if c.id == citation.chunk_id)
-            start, end = (place - source.start for place in citation.span)
-            assert source.text[start:end] == citation.quote and (citation.slot, citation.title) in added
+            held = [c for c in POOL if c.id == citation.chunk_id]
+            # Of a document that was looked up, the World has the text of its first passage, from 0 on.
+            looked_up = next(c.text for c in POOL if c.doc_id == citation.doc_id)
+            text, offset = (held[0].text, held[0].start) if held else (looked_up, 0)
+            start, end = (place - offset for place in citation.span)
+            assert text[start:end] == citation.quote and (citation.slot, citation.title) in added
         self._numbered(response)
 
     def _numbered(self, response: AskResponse) -> None:

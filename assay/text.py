@@ -192,7 +192,9 @@ def _key_terms(text: str) -> list[str]:
     key: list[str] = []
     turns: list[str] = []
     before = ""
-    tokens = _tokens(text)
+    found = _tokens(text)
+    # "the TIDES, THE": what stands there in small letters, too, is no name.
+    tokens = [word if (word := _fold(token)) in found else token for token in found]
     words = text.split()
     # "the MOONS OF MARS" asks what "moons of Mars" does: its OF is no name, as it would be beside few capitals.
     shouted = _shouted(text) or (len(words) > _FEW_WORDS and 3 * sum(map(str.isupper, words)) > 2 * len(words))

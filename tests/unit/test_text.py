@@ -136,6 +136,7 @@ def test_query_key_of_the_same_search(same: str) -> None:
 
 def test_query_key_of_what_is_nearly_all_in_capitals() -> None:
     assert query_key("the MOONS OF MARS") == query_key("moons of Mars")
+    assert query_key("the TIDES? THE") == query_key("TIDES")
     assert query_key("the WHO in Geneva") != query_key("in Geneva"), "a few capitals are a name"
 
 

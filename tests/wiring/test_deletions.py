@@ -109,6 +109,7 @@ async def test_no_search_finds_what_was_acknowledged_before_it(
     """Nor loses one that nobody deletes, whether the legs are built anew or have tombstones until they are merged."""
     bench = holding(tmp_path, 9)
     monkeypatch.setattr(uploads, "remove", partial(remove, rebuild_rows=rebuild_rows))
+    monkeypatch.setattr(uploads, "QUIET_S", 0.0)
     asked, gone, searches = set[str](), set[str](), [0, 0]
 
     async def searching(http: httpx.AsyncClient, number: int) -> None:

@@ -158,10 +158,11 @@ class Catalog:
         return found
 
     def describe(self, buckets: Sequence[str], filters: Filter | None, groups: Groups = ()) -> tuple[BucketInfo, ...]:
-        """The buckets as they are within a filter: counts, and values of fields, are those of its documents alone. Raises what
-        ``allowed`` raises."""
+        """The buckets as they are within a filter: counts are those of its passages and documents alone, and values of fields
+        those of its documents. Raises what ``allowed`` raises."""
         allowed = self.allowed(buckets, None, filters, groups)
-        held = self._documents.take(pa.array(np.unique(self.document[self.rows(allowed)])))
+        places, passages = np.unique(self.document[self.rows(allowed)], return_counts=True)
+        held = self._documents.drop_columns("chunks").take(pa.array(places)).append_column("chunks", pa.array(passages))
         named = held["bucket"].to_pylist()
         return tuple(
             self._within(bucket, held.filter(pc.equal(held["bucket"], bucket.name)))

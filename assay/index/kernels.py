@@ -15,6 +15,7 @@ Mask = NDArray[np.bool_]
 
 BLOCK = 16_384  # rows whose scores are summed at a time: 64 KiB, which stay in a core's own cache
 HUNDREDS = 500  # rows, up to which to get the interpreter's lock back takes longer than to score them
+FIRST, LATE = 10, 0.4  # see ``scan``
 LANES = 256  # of a block, each every 256th row: the processor compares eight of them at once
 
 
@@ -142,7 +143,9 @@ def _dot_of_code(codes, at, query):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def scan(vectors, codes, steps, positions, starts, centroids, query, k, spare, allowed, wanted):  # type: ignore[no-untyped-def]
     """The best k rows of the lists (slots ``starts[l]:starts[l + 1]``), the nearest list first, until ``wanted`` allowed rows
-    were seen (any, where ``allowed`` is empty): k and ``spare`` by their codes (``bytes_of``), of these k by their vectors.
+    were seen (any, where ``allowed`` is empty), and the best ten of them among the first .4: k and ``spare`` by their codes
+    (``bytes_of``), of these k by their vectors. Where rows far into the lists still come among the best ten, the lists' order
+    says little about this query: what is allowed lies far from it.
 
     ``positions[slot]`` is the position of a row, and bit ``position % 8`` of ``allowed[position // 8]`` says whether it is
     allowed: bits of a million rows stay in a core's own cache, bytes do not. Returns positions and inner products, best first.
@@ -155,8 +158,9 @@ def scan(vectors, codes, steps, positions, starts, centroids, query, k, spare, a
     for at in range(lists // 2 - 1, -1, -1):
         _sink(near, order, lists, at)
     scores, found, size, seen = np.empty(k + spare, np.float32), np.empty(k + spare, np.int64), 0, 0
+    ten, of_ten, came = np.full(min(k, FIRST), -np.inf, np.float32), np.zeros(min(k, FIRST), np.int64), 0
     slots = np.empty(BLOCK, np.int64)
-    while left and seen < wanted:
+    while left and (seen < wanted or came > LATE * seen):
         here = order[0]
         for first in range(starts[here], starts[here + 1], BLOCK):
             # All are looked up before any is compared: they lie anywhere, and the processor waits for many at a time.
@@ -168,6 +172,9 @@ def scan(vectors, codes, steps, positions, starts, centroids, query, k, spare, a
             for i in range(kept):
                 score = steps[slots[i]] * _dot_of_code(codes, slots[i], query)
                 size = _offer(scores, found, size, k + spare, score, slots[i])
+                if score > ten[0]:
+                    ten[0], came = score, seen
+                    _sink(ten, of_ten, len(ten), 0)
         left -= 1
         near[0], order[0] = near[left], order[left]
         _sink(near, order, left, 0)

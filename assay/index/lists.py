@@ -1,9 +1,10 @@
 """The kinds ``flat`` and ``ivf`` of the dense leg: float16 vectors in inverted lists, compared as float32.
 
 A small segment has one list, so that all its rows are compared; a large one has lists around centres (k-means, by FAISS),
-and the nearest are read until enough allowed rows were seen, however narrow the filter. What is read of them are 8-bit codes,
-since reading is what takes the time; the best of these, and some more, are then compared by the stored vectors, whose scores
-are given. Codes are made when a leg is loaded (a million rows in half a second), so that no file holds them.
+and the nearest are read until enough allowed rows were seen, however narrow the filter, and the best of them were not the last
+to come. What is read are 8-bit codes, since reading is what takes the time; the best of these, and some more, are then compared
+by the stored vectors, whose scores are given. Codes are made when a leg is loaded (a million rows in half a second), so that no
+file holds them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -132,9 +133,9 @@ def _compiled(query: Scores) -> Scores:
 
 
 def wanted_rows(count: int, k: int) -> int:
-    """How many allowed rows are compared of ``count``: so many more in a larger index that .97 of the exact best ten are found
-    at a hundred thousand rows as at a million, by measurement (``bench.search_peers``)."""
-    return max(20 * k, round(80 * cbrt(count)))
+    """How many allowed rows are compared of ``count`` at the least: so many more in a larger index that .98 of the exact best
+    ten are found at a hundred thousand rows as at a million, by measurement (``bench.search_peers``)."""
+    return max(20 * k, round(60 * cbrt(count)))
 
 
 def centres_of(vectors: NDArray[np.float16]) -> Any:

@@ -31,7 +31,7 @@ from assay.index.store import Store
 from assay.retrieve import LocalRetriever
 from assay.schemas import Filter
 from assay.statements import blocking_parts
-from assay.types import DocumentQuery, Leg, SearchQuery, SearchResult
+from assay.types import DocumentQuery, Leg, Scope, SearchQuery, SearchResult
 from tests.unit.index.fakes import WordEncoder
 from tests.wiring.index.builders import DirectParser, retriever, search, write
 
@@ -386,6 +386,22 @@ def test_lookups_are_bound_by_the_same_set(held: Held, tree: dict[str, Any]) -> 
             except NotFound:
                 found = False
             assert found == (bool(inside) if page is None else page in inside)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=TREES, buckets=st.sampled_from([(), ("first",), ("first", "second")]))
+@example(tree=EITHER, buckets=())
+@example(tree=NEITHER, buckets=())
+def test_a_description_counts_what_the_filter_allows(
+    held: Held, tree: dict[str, Any], buckets: tuple[str, ...]
+) -> None:
+    told = asyncio.run(held[0].describe(Scope(buckets, parsed(tree))))
+    wanted = [row for row in ROWS if (not buckets or row["bucket"] in buckets) and holds(tree, row)]
+    assert {bucket.name: (bucket.documents, bucket.chunks) for bucket in told} == {
+        name: (len({row["doc_id"] for row in rows}), len(rows))
+        for name in ("first", "second")
+        if (rows := [row for row in wanted if row["bucket"] == name])
+    }
 
 
 KIND, AMOUNT = {"field": "kind", "op": "=", "value": "Nothing"}, {"field": "amount", "op": ">", "value": 1e9}

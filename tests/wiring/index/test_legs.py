@@ -156,6 +156,27 @@ def test_recall_holds_where_not_all_allowed_rows_are_compared(
     assert found == 200 if everything else found >= 0.95 * 200
 
 
+@pytest.mark.parametrize("dim", [32, 64])
+@pytest.mark.parametrize("kind", ["ivf", "sq8"])
+def test_lists_are_read_on_where_only_subjects_far_from_the_query_are_allowed(
+    kind: dense.Kind, dim: int, tmp_path: Path
+) -> None:
+    """Subjects that have nothing in common, so that no list is nearer than others to what is allowed: the rows that are
+    compared at the least hold .6 to .8 of the best ten."""
+    rng, rows = np.random.default_rng(0), 3 * PASSAGES
+    subject = np.arange(rows) % 60
+    many = unit(rng.normal(size=(60, dim))[subject] + 0.4 * rng.normal(size=(rows, dim))).astype(np.float16)
+    dense.build(many, tmp_path, kind)
+    leg, found = dense.load(kind, read(tmp_path), rows), 0
+    for query in many[rng.integers(rows, size=30)].astype(np.float32):
+        scores = many.astype(np.float32) @ query
+        near = np.bincount(subject, scores)
+        allowed = (near <= np.median(near))[subject]
+        positions, _ = leg.search(query, 100, allowed, int(allowed.sum()))
+        found += len(set(positions[:10].tolist()) & set(best(scores, 10, allowed)))
+    assert found >= 0.95 * 300
+
+
 @pytest.mark.parametrize("kind", dense.KINDS)
 def test_two_rows_of_twenty_thousand(kind: dense.Kind, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """A filter so narrow that a walk or a probe from the query's neighbourhood would never meet what it allows: as it is, where

@@ -171,7 +171,9 @@ def scan(vectors, codes, steps, positions, starts, centroids, query, k, spare, a
             seen += kept
             for i in range(kept):
                 score = steps[slots[i]] * _dot_of_code(codes, slots[i], query)
-                size = _offer(scores, found, size, k + spare, score, slots[i])
+                if size == len(scores) and score < scores[0]:
+                    continue
+                size = _offer(scores, found, size, len(scores), score, slots[i])
                 if score > ten[0]:
                     ten[0], came = score, seen
                     _sink(ten, of_ten, len(ten), 0)

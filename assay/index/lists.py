@@ -135,7 +135,7 @@ def _compiled(query: Scores) -> Scores:
 def wanted_rows(count: int, k: int) -> int:
     """How many allowed rows are compared of ``count`` at the least: so many more in a larger index that .98 of the exact best
     ten are found at a hundred thousand rows as at a million, by measurement (``bench.search_peers``)."""
-    return max(20 * k, round(60 * cbrt(count)))
+    return max(20 * k, round(50 * cbrt(count)))
 
 
 def centres_of(vectors: NDArray[np.float16]) -> Any:
@@ -164,4 +164,10 @@ def _clustered(vectors: NDArray[np.float16]) -> tuple[NDArray[np.float16], Ids]:
     lists = np.empty(len(vectors), np.int64)
     for start, part in blocks(vectors):
         lists[start : start + len(part)] = centres.search(part, 1)[1][:, 0]
-    return np.asarray(centres.reconstruct_n(0, centres.ntotal), np.float16), lists
+    return held_by(centres).astype(np.float16), lists
+
+
+def held_by(index: Any) -> Scores:
+    """The vectors of one of FAISS's indexes. Into an array: without one it may be a tensor (``assay.index.cuda``)."""
+    vectors: Scores = index.reconstruct_n(0, index.ntotal, np.empty((index.ntotal, index.d), np.float32))
+    return vectors

@@ -5,6 +5,9 @@ allowed, and a graph gives the allowed rows among those that it came by. So list
 in them, and the best of those were not the last to come. The graph is asked for so many rows that enough of them should be
 allowed, and not at all where a tenth or less is. Where either names fewer than was asked for, since what is allowed lies
 elsewhere, all allowed rows are compared.
+
+What is asked with parameters is asked by FAISS's ``..._c``: its wrappers take none, or do no longer where a replica with a GPU
+has imported ``faiss.contrib.torch_utils``, which replaces them in the whole process.
 """
 
 from collections.abc import Mapping
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 from assay.errors import IndexFault
 from assay.index import kernels
 from assay.index.files import Buffer, array_of
-from assay.index.lists import FEW, Ids, Mask, Scores, blocks, centres_of, wanted_rows
+from assay.index.lists import FEW, Ids, Mask, Scores, blocks, centres_of, held_by, wanted_rows
 
 VECTORS, CODES = "dense.vectors.npy", "dense.codes.faiss"
 FILES = (VECTORS, CODES)
@@ -107,7 +110,7 @@ class Codes(_Quantised):
         if lists is None:
             raise IndexFault("the dense leg's index has no lists")
         sizes = [lists.list_size(number) for number in range(lists.nlist)]
-        self._centres = self._index.quantizer.reconstruct_n(0, lists.nlist)
+        self._centres = held_by(self._index.quantizer)
         self._starts = np.cumsum([0, *sizes])
         self._members = np.empty(rows, np.int32)
         for number, size in enumerate(sizes):
@@ -136,7 +139,7 @@ class Codes(_Quantised):
         """The best of some lists by their codes: their scores, and positions. ``near``: of the lists' centres."""
         import faiss
 
-        pointer = faiss.swig_ptr  # the wrapper for Python takes no selector
+        pointer = faiss.swig_ptr
         scores, found = np.empty(k, np.float32), np.full(k, -1, np.int64)
         if len(lists):
             how = faiss.SearchParametersIVF(nprobe=len(lists), sel=selector)
@@ -162,9 +165,10 @@ class Graph(_Quantised):
 
         rows = len(self._vectors)
         k = min(rows, k if allowed is None else int(_SPARE * k * rows / count))
+        scores, found, pointer = np.empty(k, np.float32), np.empty(k, np.int64), faiss.swig_ptr
         how = faiss.SearchParametersHNSW(efSearch=max(k, isqrt(rows)))
-        _, found = self._index.search(query[None], k, params=how)
-        found = found[0][found[0] >= 0]
+        self._index.search_c(1, pointer(query), k, pointer(scores), pointer(found), how)
+        found = found[found >= 0]
         return found if allowed is None else found[allowed[found]]
 
 

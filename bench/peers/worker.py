@@ -179,20 +179,24 @@ class Worker:
         """Of the first queries the rows and texts of the hybrid search, and the rows of the dense leg.
 
         ``nearest``: the exact best ``DEPTH`` rows of each query. With them also ``exact``: the rows of a hybrid search
-        whose dense leg found just those, where the system can be brought to it.
+        whose dense leg found just those, where the system can be brought to it. ``seconds``: after which no further one is
+        asked; for these, as many again.
         """
         only, until = (None if where is None else Where(*where)), time.monotonic() + seconds
         answers: dict[str, Any] = {"hybrid": [], "texts": [], "dense": [], "exact": []}
-        search_exact = getattr(self._system, "search_exact", None)
-        for query, near in zip(self._queries[:count], nearest or [[]] * count, strict=False):
+        for query in self._queries[:count]:
             found: Hits = _now(self._system.search(query, only))
             answers["hybrid"].append([row for row, _ in found])
             answers["texts"].append([text for _, text in found])
             answers["dense"].append(_now(self._system.dense(query, only)))
-            if near and search_exact:
-                answers["exact"].append(_now(search_exact(query, near)))
             if time.monotonic() > until:
                 break
+        if search_exact := getattr(self._system, "search_exact", None):
+            until = time.monotonic() + seconds
+            for query, near, _ in zip(self._queries, nearest or [], answers["hybrid"], strict=False):
+                answers["exact"].append(_now(search_exact(query, near)))
+                if time.monotonic() > until:
+                    break
         return answers
 
     def load(

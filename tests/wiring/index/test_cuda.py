@@ -1,10 +1,13 @@
 """The dense leg on a GPU, over a fake of the three functions of FAISS that it uses: filters mean there what they mean here."""
 
+import ctypes
 import json
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,6 +116,56 @@ def test_threads_take_turns(leg: tuple[FakeFaiss, dense.Dense]) -> None:
     for thread in threads:
         thread.join()
     assert faults == []
+
+
+def as_the_wheel_for_gpus_has_it() -> None:
+    """All that FAISS does in Python for tensors on a card, over a kernel in memory. It replaces functions of the process."""
+
+    def kernel(resources: Any, asked: SimpleNamespace) -> None:
+        def held(pointer: Any, kind: str, *shape: int) -> NDArray[Any]:
+            size = int(np.prod(shape)) * np.dtype(kind).itemsize
+            return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(int(pointer))).view(kind).reshape(shape)
+
+        assert asked.vectorType == asked.queryType == "half" and asked.vectorsRowMajor and asked.queriesRowMajor
+        assert asked.outIndicesType == "i64" and asked.metric == faiss.METRIC_INNER_PRODUCT and asked.k <= 2_048
+        among = held(asked.vectors, "f2", asked.numVectors, asked.dims).astype(np.float32)
+        scores = among @ held(asked.queries, "f2", asked.dims).astype(np.float32)
+        order = np.argsort(-scores, kind="stable")[: asked.k]
+        held(asked.outDistances, "f4", asked.k)[:] = np.pad(scores[order], (0, asked.k - len(order)))
+        held(asked.outIndices, "i8", asked.k)[:] = np.pad(order, (0, asked.k - len(order)), constant_values=-1)
+
+    import faiss
+
+    faiss.get_num_gpus = lambda: 1
+    faiss.StandardGpuResources = lambda: SimpleNamespace(setTempMemory=lambda size: None)
+    faiss.GpuDistanceParams = SimpleNamespace
+    faiss.DistanceDataType_F32, faiss.DistanceDataType_F16, faiss.IndicesDataType_I64 = "float", "half", "i64"
+    faiss.bfKnn = kernel
+    card = Card(device="cpu")
+    sys.modules["faiss.contrib.torch_utils"].using_stream = lambda resources: nullcontext()  # type: ignore[attr-defined]
+    held = unit(np.random.default_rng(0).normal(size=(ROWS, DIM))).astype(np.float16)
+    rng = np.random.default_rng(1)
+    for kind in dense.KINDS:
+        with TemporaryDirectory() as folder:
+            dense.build(held, Path(folder), kind)
+            leg = dense.load(kind, read(Path(folder)), ROWS, card)
+        leg.warm()
+        for count in (None, 10, 2_501, 4_000):
+            allowed = np.ones(ROWS, bool)
+            allowed[rng.permutation(ROWS)[count or ROWS :]] = False
+            for query in unit(rng.normal(size=(5, DIM))):
+                exact = best(leg.cosines(query, np.arange(ROWS)), 100, allowed)
+                mask = None if count is None else allowed
+                assert leg.search(query, 100, mask, count or ROWS)[0].tolist() == exact, (kind, count)
+            # More than a card can select: by the leg in memory, which is FAISS's in its replaced form.
+            many = leg.search(query, 1_500, mask, count or ROWS)[0]
+            assert len(many) == min(1_500, count or ROWS) and allowed[many].all(), (kind, count)
+
+
+def test_the_wheel_for_gpus_is_called_as_it_is() -> None:
+    code = "from tests.wiring.index.test_cuda import as_the_wheel_for_gpus_has_it as all_; all_(); print('done')"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr
 
 
 def test_a_machine_without_a_gpu_is_told_what_to_do(tmp_path: Path) -> None:

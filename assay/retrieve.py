@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -65,9 +66,9 @@ _COMMON, _COMMON_SHARE = 50, 0.03
 # query costs anyhow is the time that so many rows take.
 _QUICK, _ANYHOW = 1_500_000, 200_000
 
-# From so many rows on legs are searched in another thread: their loops do not hold the interpreter. Of one search among several
-# from so many rows on that it may find.
-_BESIDE, _BESIDE_OTHERS = 200_000, 25_000
+# From so many rows on legs are searched in another thread: their loops do not hold the interpreter. The last two are rows that
+# may be found: by one search among several, and by one that is alone in the caller's loop, where to change threads costs least.
+_BESIDE, _BESIDE_OTHERS, _BESIDE_ALONE = 200_000, 25_000, 5_000
 
 # Half of a search holds the interpreter: more threads than these only take turns, and double the slowest searches.
 _THREADS = min(4, os.cpu_count() or 2)
@@ -180,8 +181,10 @@ class LocalRetriever:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         self._quick += 1
         try:
-            legs = self._begun(reader, query, allowed, vectors, alone=self._quick == 1)
-            if not _are_few(reader, allowed):
+            alone, few = self._quick == 1, _are_few(reader, allowed)
+            beside = allowed.count > _BESIDE_ALONE if alone else not few
+            legs = self._begun(reader, query, allowed, vectors, alone=alone, beside=beside)
+            if not few:
                 await asyncio.sleep(0)  # the legs of others who ask now begin before this one is waited for
             return self._ended(reader, query, allowed, legs)
         finally:
@@ -242,16 +245,25 @@ class LocalRetriever:
     def _searched(
         self, reader: Reader, query: SearchQuery, allowed: Allowed, vectors: Scores | Degraded | None
     ) -> SearchResult:
-        return self._ended(reader, query, allowed, self._begun(reader, query, allowed, vectors, alone=True))
+        beside = len(reader.ids) > _BESIDE
+        legs = self._begun(reader, query, allowed, vectors, alone=True, beside=beside)
+        return self._ended(reader, query, allowed, legs)
 
     def _begun(
-        self, reader: Reader, query: SearchQuery, allowed: Allowed, vectors: Scores | Degraded | None, *, alone: bool
+        self,
+        reader: Reader,
+        query: SearchQuery,
+        allowed: Allowed,
+        vectors: Scores | Degraded | None,
+        *,
+        alone: bool,
+        beside: bool,
     ) -> Callable[[], list[_Answer | Degraded]]:
         """The legs, and what each of them found as soon as it is asked for.
 
-        Legs of many rows are searched in another thread, so that two cores have work: the dense one of a search that is alone;
-        both where there are others, for whom this thread then does what holds the interpreter. To change threads takes longer
-        than a leg of few rows.
+        Legs of many rows are searched ``beside``, in another thread, so that two cores have work: the dense one of a search
+        that is alone; both where there are others, for whom this thread then does what holds the interpreter. To change threads
+        takes longer than a leg of few rows.
         """
         known: list[_Answer | Degraded] = [vectors] if isinstance(vectors, Degraded) else []
         legs: list[Callable[[], _Answer | Degraded]] = []
@@ -259,11 +271,11 @@ class LocalRetriever:
             legs.append(lambda: _guarded("dense", query.legs, lambda: self._dense(reader, vectors, allowed)))
         if "sparse" in query.legs:
             legs.append(lambda: _guarded("sparse", query.legs, lambda: self._sparse(reader, query.queries, allowed)))
-        few = _are_few(reader, allowed) if not alone else len(reader.ids) <= _BESIDE
-        if not isinstance(vectors, np.ndarray) or len(legs) < 2 or few:
+        if not isinstance(vectors, np.ndarray) or len(legs) < 2 or not beside:
             return lambda: [*known, *(leg() for leg in legs)]
         if alone:
             dense = self._beside.submit(legs[0])
+            time.sleep(0)  # lets go of the interpreter, without which that leg would begin when this thread's does
             return lambda: [legs[1](), dense.result()]
         if not reader.has("sparse"):
             return lambda: [leg() for leg in legs]

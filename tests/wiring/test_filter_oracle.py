@@ -258,12 +258,15 @@ class World:
     narrow: bool = False
     at_once: bool = False
     """Two searches over one segment, whose legs are one compiled loop in another thread."""
+    beside: bool = False
+    """One search, whose dense leg is in another thread."""
 
 
 WORLDS = {
     "all rows": World("flat"),
     "lists": World("ivf"),
     "lists, narrow": World("ivf", narrow=True),
+    "lists, beside": World("ivf", beside=True),
     "lists, at once": World("ivf", at_once=True),
     "lists, at once, narrow": World("ivf", narrow=True, at_once=True),
     "codes": World("sq8"),
@@ -288,6 +291,8 @@ def world(
         if one.narrow:
             for module in (lists, quantised):
                 patch.setattr(module, "wanted_rows", lambda count, k: min(count, k))
+        if one.beside:
+            patch.setattr(retrieve, "_BESIDE_ALONE", 0)
         if one.at_once:
             patch.setattr(retrieve, "_BESIDE", 0)
             patch.setattr(retrieve, "_BESIDE_OTHERS", 0)

@@ -277,8 +277,7 @@ def _searchers(before: set[threading.Thread]) -> list[str]:
 def test_legs_of_many_rows_are_searched_at_the_same_time(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = asked("pump water B-120")
     alone = search(retriever(index), query)
-    monkeypatch.setattr(retrieve, "_BESIDE", 0)
-    monkeypatch.setattr(retrieve, "_BESIDE_OTHERS", 0)
+    monkeypatch.setattr(retrieve, "_BESIDE_ALONE", 0)
     before = set(threading.enumerate())
     r = retriever(index)
     assert search(r, query) == alone

@@ -1,5 +1,5 @@
-"""The dense leg on a GPU, over a fake of the three functions of FAISS that it uses, and over FAISS's own, with a kernel in memory:
-filters mean there what they mean here."""
+"""The dense leg on a GPU, over a fake of the three functions of FAISS that it uses, and over FAISS's own with a kernel in
+memory: filters mean there what they mean here."""
 
 import ctypes
 import json

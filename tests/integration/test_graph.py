@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -217,18 +218,28 @@ def test_metrics_count_what_was_asked(running: Running, answers: list[AskRespons
         time.sleep(1)
 
 
+def logged(running: Running, request_id: str) -> list[dict[str, Any]]:
+    """What the replicas' files say of a request."""
+    return [
+        json.loads(line)
+        for file in running.graph.logs.glob("replica_assay_*.log")
+        for line in file.read_text().splitlines()
+        if request_id in line
+    ]
+
+
 def test_every_stage_logs_json_under_the_requests_id(running: Running) -> None:
     request_id = "trace-me-4711"
     body = {"question": QUESTIONS[0]["question"]}
     sent = httpx.post(f"{running.graph.url}/v1/answers", json=body, headers={"x-request-id": request_id}, timeout=60)
     assert sent.json()["request_id"] == request_id
     assert sent.headers.get_list("x-request-id") == [request_id]
-    lines = [
-        json.loads(line)
-        for file in running.graph.logs.glob("replica_assay_*.log")
-        for line in file.read_text().splitlines()
-        if request_id in line
-    ]
+    until = time.monotonic() + 10
+    # The door's own line is written when the response has been sent: it may come after it was read.
+    while not any(line.get("deployment") == "assay_Ingress" for line in logged(running, request_id)):
+        assert time.monotonic() < until, "the Ingress says nothing of the request"
+        time.sleep(0.1)
+    lines = logged(running, request_id)
     assert all(line["request_id"] == request_id for line in lines)
     said = {(line["deployment"].removeprefix("assay_"), line["message"]) for line in lines if "deployment" in line}
     assert {"Ingress", "Driver", "Retriever", "Reranker", "engine-small"} <= {deployment for deployment, _ in said}

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isnan
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from assay.index.files import Layout
 from assay.index.filters import tests_in
 from assay.index.library import Library
 from assay.index.mirror import current
-from assay.index.reader import Reader, SparseQuery
+from assay.index.reader import Cosines, Reader, SparseQuery
 from assay.index.snapshot import current_name, read_current
 from assay.index.store import check_embedder
 from assay.leads import MOST, Leads
@@ -51,6 +50,7 @@ from assay.weigh import AGREED, Curves, dense_share, letters_per_token
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float32]
+_ByQuery = Sequence[tuple[Rows, Scores]]
 
 # All variants together weigh this much beside the question's 1: a small model's bad variant must not push out what the
 # question itself finds (docs/search.md).
@@ -79,26 +79,17 @@ log = logging.getLogger(__name__)
 _LEG_FAULTS = (RuntimeError, OSError, ValueError, MemoryError, TimeoutError, AssayError)
 
 
-class _Seen(NamedTuple):
-    """What a query's vector says without a search: mean and deviation of the cosines of all passages, and the cosines of those
-    that the sparse leg found."""
-
-    mean: float
-    deviation: float
-    cosines: Scores
-
-
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One leg's list of rows for each query, and its score of any row (NaN where it has none). ``vectors``, and what is
-    ``seen`` where both legs answered: of the queries, in the dense leg."""
+    """One leg's list of rows for each query, and its score of any row (NaN where it has none). In the dense leg ``vectors`` of
+    the queries, and ``cosines`` beside its lists where the sparse one answered, too."""
 
     leg: Leg
-    lists: list[tuple[Rows, Scores]]
+    lists: _ByQuery
     score: Callable[[int, Rows], Scores]
     method: str
     vectors: Scores = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    seen: Sequence[_Seen] = ()
+    cosines: Sequence[Cosines] = ()
 
 
 class LocalRetriever:
@@ -306,8 +297,8 @@ class LocalRetriever:
         found = sparse()
 
         def dense() -> _Answer:
-            seen = _seen(reader, vectors, found) if isinstance(found, _Answer) else ()
-            return replace(_of_dense(reader, vectors, allowed, lists()), seen=seen)
+            cosines = _beside(reader, vectors, found) if isinstance(found, _Answer) else ()
+            return _of_dense(reader, vectors, allowed, lists(), cosines)
 
         return [_guarded("dense", query.legs, dense), found]
 
@@ -325,8 +316,8 @@ class LocalRetriever:
             ]
         except _LEG_FAULTS:
             return [leg() for leg in legs]  # one of the two, and it will say which
-        dense, sparse = [list(lists) for lists in zip(*pairs, strict=True)]
-        return [_of_dense(reader, vectors, allowed, dense), _of_sparse(reader, asked, sparse)]
+        dense, sparse, cosines = zip(*pairs, strict=True)
+        return [_of_dense(reader, vectors, allowed, dense, cosines), _of_sparse(reader, asked, sparse)]
 
     def _ended(
         self, reader: Reader, query: SearchQuery, allowed: Allowed, legs: Callable[[], list[_Answer | Degraded]]
@@ -363,12 +354,14 @@ class LocalRetriever:
         """The hits, and whether the link hop found any."""
         legs = {answer.leg: answer for answer in answers}
         fusion = query.fusion or self._config.fusion
-        seen = (legs["dense"].seen or _seen(reader, legs["dense"].vectors, legs["sparse"])) if len(legs) > 1 else ()
-        shares = [self._dense_share(fusion, legs, seen, i, text, allowed) for i, text in enumerate(query.queries)]
+        cosines: Sequence[Cosines] = ()
+        if len(legs) > 1:
+            cosines = legs["dense"].cosines or _beside(reader, legs["dense"].vectors, legs["sparse"])
+        shares = [self._dense_share(fusion, legs, cosines, i, text, allowed) for i, text in enumerate(query.queries)]
         preferred: dict[int, float] = {}
         if self._leads_count(query):
             answers, preferred = self._led(reader, answers, fusion, shares[0], allowed)
-        known = {("dense", i): (legs["sparse"].lists[i][0], of.cosines) for i, of in enumerate(seen)}
+        known = {("dense", i): (legs["sparse"].lists[i][0], of.found) for i, of in enumerate(cosines)}
         lists = [_ranked(a, i, shares[i], known.get((a.leg, i))) for a in answers for i in range(len(a.lists))]
         fused = fuse(fusion, lists, self._config.rrf_k)
         if preferred:
@@ -394,7 +387,13 @@ class LocalRetriever:
         return tuple(hits), bool(gains)
 
     def _dense_share(
-        self, fusion: Fusion, legs: Mapping[Leg, _Answer], seen: Sequence[_Seen], i: int, text: str, allowed: Allowed
+        self,
+        fusion: Fusion,
+        legs: Mapping[Leg, _Answer],
+        cosines: Sequence[Cosines],
+        i: int,
+        text: str,
+        allowed: Allowed,
     ) -> float | None:
         """Of query i; None where all legs weigh the same."""
         if fusion == "rrf":
@@ -402,8 +401,8 @@ class LocalRetriever:
         usual = self._config.dense_weight
         if fusion == "minmax" or len(legs) < 2 or not len(legs["dense"].lists[i][0]):
             return usual
-        mean, deviation, cosines = seen[i]
-        agreed = cosines[:AGREED].tolist()
+        mean, deviation, found = cosines[i]
+        agreed = found[:AGREED].tolist()
         if isnan(mean) or any(map(isnan, agreed)):
             return usual  # a part of the dense leg is torn, which the result says
         best = float(legs["dense"].lists[i][1][0])
@@ -500,17 +499,18 @@ async def _allowed(reader: Reader, query: SearchQuery | DocumentQuery) -> Allowe
     return await asyncio.to_thread(reader.catalog.allowed, *asked)
 
 
-def _of_dense(reader: Reader, vectors: Scores, allowed: Allowed, lists: list[tuple[Rows, Scores]]) -> _Answer:
+def _of_dense(
+    reader: Reader, vectors: Scores, allowed: Allowed, lists: _ByQuery, cosines: Sequence[Cosines] = ()
+) -> _Answer:
     method = "exact" if reader.is_exact(allowed.mask) else "index"
-    return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), method, vectors)
+    return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), method, vectors, cosines)
 
 
-def _seen(reader: Reader, vectors: Scores, sparse: _Answer) -> list[_Seen]:
-    asked = zip(vectors, sparse.lists, strict=True)
-    return [_Seen(*reader.background(vector), reader.cosines(vector, rows)) for vector, (rows, _) in asked]
+def _beside(reader: Reader, vectors: Scores, sparse: _Answer) -> list[Cosines]:
+    return [reader.cosines_beside(*of) for of in zip(vectors, (rows for rows, _ in sparse.lists), strict=True)]
 
 
-def _of_sparse(reader: Reader, asked: Sequence[SparseQuery], lists: list[tuple[Rows, Scores]]) -> _Answer:
+def _of_sparse(reader: Reader, asked: Sequence[SparseQuery], lists: _ByQuery) -> _Answer:
     method = "index" if any(len(rows) for rows, _ in lists) else "skipped"
     return _Answer("sparse", lists, lambda i, rows: reader.bm25(asked[i], rows), method)
 

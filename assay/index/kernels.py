@@ -385,7 +385,9 @@ def best_sums(count, rows, values, begins, ends, weights, k, allowed, few):  # t
 
 
 @njit(nogil=True, cache=True)
-def both(dense, sparse):  # type: ignore[no-untyped-def]
-    """``scan`` and ``best_sums`` of their arguments, without the interpreter's lock between the two: a thread that wants it
-    back waits as long as another one computes."""
-    return scan(*dense), best_sums(*sparse)
+def both(dense, sparse, slots, mean, covariance):  # type: ignore[no-untyped-def]
+    """``scan`` and ``best_sums`` of their arguments, the query's products with what the latter found, and ``moments``: without
+    the interpreter's lock between them, since a thread that wants it back waits as long as another one computes."""
+    vectors, query = dense[0], dense[7]
+    matching = best_sums(*sparse)
+    return scan(*dense), matching, dots(vectors, slots[matching[0]], query), moments(mean, covariance, query)

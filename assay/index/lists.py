@@ -112,6 +112,11 @@ class Lists:
         dots = kernels.dots_few if len(positions) <= kernels.HUNDREDS else kernels.dots
         return dots(self._vectors.view(np.uint16), self._slots[positions], compiled(query))
 
+    @property
+    def slots(self) -> NDArray[np.int32]:
+        """Where the vector of each position lies."""
+        return self._slots
+
     def vectors(self, positions: Ids) -> NDArray[np.float16]:
         """Shape (n, d)."""
         return self._vectors[self._slots[positions]]

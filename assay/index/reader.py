@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from math import isnan, log, sqrt
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,15 @@ _SELECTIONS = 64  # filters whose masks are kept for each segment
 _BACKGROUND = 4096  # rows that stand for all: what cosine a query has with one taken at random
 _LOOKS = 4_000  # at what another thread does, .2 ms: to be woken when it has done it takes half as long
 _NAMED = 50  # pages or headings, where the one that is asked for is not there
+
+
+class Cosines(NamedTuple):
+    """Of one query: mean and deviation of those with all passages, and those with what the sparse leg found, in its order; NaN
+    where a part of the dense leg is missing."""
+
+    mean: float
+    deviation: float
+    found: Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,7 @@ class Reader:
         """Mean and standard deviation of a query's cosines with all rows, or of very many with those at even distances; NaN
         where a part of the dense leg is missing. From the vectors' moments: cheaper than 512 cosines, and exact."""
         mean, variance = kernels.moments(self._mean, self._covariance, compiled(query))
-        return mean, variance if isnan(variance) else sqrt(max(0.0, variance))
+        return mean, _root(variance)
 
     def sparse_query(self, text: str) -> SparseQuery:
         """Without terms where no segment has one."""
@@ -191,7 +200,7 @@ class Reader:
 
     def search_both(
         self, vector: Scores, query: SparseQuery, k: int, mask: Mask | None
-    ) -> tuple[tuple[Ids, Scores], tuple[Ids, Scores]]:
+    ) -> tuple[tuple[Ids, Scores], tuple[Ids, Scores], Cosines]:
         """``search_dense`` and ``search_sparse``; of one segment with lists in one go, which other threads cannot interrupt."""
         if self._in_one and (part := query.parts[0]):
             s, (selected, count) = self.segments[0], self._select(mask)[0]
@@ -199,9 +208,17 @@ class Reader:
             if isinstance(dense, Lists) and sparse:
                 of_dense, of_sparse = dense.task(vector, k, selected, count), sparse.task(part, k, selected, count)
                 if of_dense and of_sparse:
-                    near, matching = kernels.both(of_dense, of_sparse)
-                    return _allowed(s, selected, *near), _allowed(s, selected, *matching)
-        return self.search_dense(vector, k, mask), self.search_sparse(query, k, mask)
+                    moments = self._mean, self._covariance
+                    near, matching, cosines, (mean, variance) = kernels.both(of_dense, of_sparse, dense.slots, *moments)
+                    found = _allowed(s, selected, *matching)
+                    if len(found[0]) == len(cosines):
+                        return _allowed(s, selected, *near), found, Cosines(mean, _root(variance), cosines)
+        found = self.search_sparse(query, k, mask)
+        return self.search_dense(vector, k, mask), found, self.cosines_beside(vector, found[0])
+
+    def cosines_beside(self, query: Scores, rows: Ids) -> Cosines:
+        """Of a unit vector, with what the sparse leg found."""
+        return Cosines(*self.background(query), self.cosines(query, rows))
 
     def bm25(self, query: SparseQuery, rows: Ids) -> Scores:
         """Of the chunks at some rows; NaN where their sparse leg is missing."""
@@ -442,6 +459,10 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _root(variance: float) -> float:
+    return variance if isnan(variance) else sqrt(max(0.0, variance))
 
 
 def _allowed(s: Placed, selected: Mask | None, positions: Ids, scores: Scores) -> tuple[Ids, Scores]:

@@ -297,7 +297,7 @@ class LocalRetriever:
         found = sparse()
 
         def dense() -> _Answer:
-            cosines = _beside(reader, vectors, found) if isinstance(found, _Answer) else ()
+            cosines = _cosines(reader, vectors, found) if isinstance(found, _Answer) else ()
             return _of_dense(reader, vectors, allowed, lists(), cosines)
 
         return [_guarded("dense", query.legs, dense), found]
@@ -355,8 +355,8 @@ class LocalRetriever:
         legs = {answer.leg: answer for answer in answers}
         fusion = query.fusion or self._config.fusion
         cosines: Sequence[Cosines] = ()
-        if len(legs) > 1:
-            cosines = legs["dense"].cosines or _beside(reader, legs["dense"].vectors, legs["sparse"])
+        if len(legs) > 1 and fusion != "rrf":
+            cosines = legs["dense"].cosines or _cosines(reader, legs["dense"].vectors, legs["sparse"])
         shares = [self._dense_share(fusion, legs, cosines, i, text, allowed) for i, text in enumerate(query.queries)]
         preferred: dict[int, float] = {}
         if self._leads_count(query):
@@ -506,7 +506,7 @@ def _of_dense(
     return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), method, vectors, cosines)
 
 
-def _beside(reader: Reader, vectors: Scores, sparse: _Answer) -> list[Cosines]:
+def _cosines(reader: Reader, vectors: Scores, sparse: _Answer) -> list[Cosines]:
     return [reader.cosines_beside(*of) for of in zip(vectors, (rows for rows, _ in sparse.lists), strict=True)]
 
 

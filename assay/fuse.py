@@ -1,20 +1,26 @@
 """Rank fusion: the lists of several legs and queries to one, by one canonical chunk id. Ranks count from 1, ties are stable.
 
-Arrays throughout: two hundred candidates are fused in every search, and a loop over them would take longer than a leg.
+Compiled: two hundred candidates are fused in every search, and a loop over them would take longer than a leg, as would some
+forty operations on so short arrays. The loops keep the interpreter's lock, since to get it back takes longer than they do.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
+from assay.index.kernels import best_of
 from assay.schemas import Fusion as Fusion
 
 Ids = NDArray[np.int64]
 _Values = NDArray[np.float64]
+
+_NOTHING: tuple[Ids, _Values] = np.zeros(0, np.int64), np.zeros(0)
 
 
 class Fused(NamedTuple):
@@ -28,8 +34,9 @@ class Fused(NamedTuple):
 class RankedList:
     """One leg's answer to one query: chunk ids, the best first, each once, and their scores. Scores and weight are finite.
 
-    ``others``: gives this leg's scores of ids, ascending, that other lists found (NaN where it has none). Score fusion is
-    better with them (a chunk just below the cut is not worthless); rank fusion never invents a rank for them.
+    ``known``: ids that may be in other lists only, and this leg's scores of them; ``others``: gives its scores of further ones,
+    ascending (NaN where it has none). Score fusion is better with them (a chunk just below the cut is not worthless); rank
+    fusion never invents a rank for them.
     """
 
     leg: str
@@ -37,21 +44,17 @@ class RankedList:
     scores: NDArray[Any]
     weight: float = 1.0
     others: Callable[[Ids], NDArray[Any]] | None = None
+    known: tuple[Ids, NDArray[Any]] | None = None
 
 
 def rrf(lists: Sequence[RankedList], k: int = 60) -> Fused:
     """Reciprocal rank fusion: the sum of weight / (k + rank) over the lists that have the chunk."""
-    ids, places = _union(lists)
-    total = np.zeros(len(ids))
-    for ranked, at in zip(lists, places, strict=True):
-        total[at] += ranked.weight / (k + 1 + np.arange(len(at)))
-    return _ordered(ids, total, places)
+    return _fused(_RRF, lists, k)
 
 
 def minmax(lists: Sequence[RankedList]) -> Fused:
     """The weighted mean of the scores, each list's scaled to [0, 1]; a chunk without a score in a list has 0 there."""
-    ids, places = _union(lists)
-    return _ordered(ids, _mean(ids, places, lists, _to_unit), places)
+    return _fused(_MINMAX, lists)
 
 
 def weighted(lists: Sequence[RankedList]) -> Fused:
@@ -60,8 +63,7 @@ def weighted(lists: Sequence[RankedList]) -> Fused:
     A chunk without a score in a list counts as average there. Unlike ``minmax`` it does not hang on the depth of the
     lists, nor on one outlier. The weights are what makes it the best of the three: see ``assay.weigh``.
     """
-    ids, places = _union(lists)
-    return _ordered(ids, _to_unit(_mean(ids, places, lists, _standardised)), places)
+    return _fused(_WEIGHTED, lists)
 
 
 def fuse(method: Fusion, lists: Sequence[RankedList], rrf_k: int = 60) -> Fused:
@@ -85,56 +87,129 @@ def best_ranks(lists: Sequence[RankedList], ids: Ids) -> list[dict[str, int]]:
     """Of each id: leg -> its rank in the list of that leg where it stands highest."""
     ranks: list[dict[str, int]] = [{} for _ in ids]
     for ranked in lists:
-        found, places = np.nonzero(ids[:, None] == ranked.ids)
-        for at, place in zip(found.tolist(), places.tolist(), strict=True):
-            ranks[at][ranked.leg] = min(place + 1, ranks[at].get(ranked.leg, place + 1))
+        for held, rank in zip(ranks, _ranks_of(ids, ranked.ids).tolist(), strict=True):
+            if rank:
+                held[ranked.leg] = min(rank, held.get(ranked.leg, rank))
     return ranks
 
 
-def _union(lists: Sequence[RankedList]) -> tuple[Ids, list[Ids]]:
-    """All ids, ascending, and where those of each list are among them. Not by ``np.unique``, which takes longer."""
-    ids = np.sort(np.concatenate([_NONE, *(ranked.ids for ranked in lists)]))
-    ids = ids[np.append(ids[1:] != ids[:-1], True)[: len(ids)]]
-    return ids, [ids.searchsorted(ranked.ids) for ranked in lists]
+def warm() -> None:
+    """The first search must not wait for the compiler."""
+    some = RankedList("dense", np.zeros(1, np.int64), np.zeros(1))
+    best_ranks([some], weighted([some]).ids)
 
 
-_NONE: Ids = np.zeros(0, np.int64)
+_RRF, _MINMAX, _WEIGHTED = range(3)
 
 
-def _mean(ids: Ids, places: Sequence[Ids], lists: Sequence[RankedList], scale: Callable[[_Values], _Values]) -> _Values:
-    """Of the scaled scores, by weight; 0 where a list has no score of a chunk."""
-    heard = [(ranked, at) for ranked, at in zip(lists, places, strict=True) if len(at)]
-    whole = sum(ranked.weight for ranked, _ in heard) or 1.0
-    total = np.zeros(len(ids))
-    for ranked, at in heard:
-        scores = np.full(len(ids), np.nan)
-        scores[at] = ranked.scores
-        if ranked.others is not None:
-            rest = np.isnan(scores)
-            scores[rest] = ranked.others(ids[rest])
-        known = np.isfinite(scores)
-        total[known] += ranked.weight / whole * scale(scores[known])
-    return total
+def _fused(method: int, lists: Sequence[RankedList], k: int = 0) -> Fused:
+    heard = [ranked for ranked in lists if len(ranked.ids)]
+    if not heard:
+        return Fused(*_NOTHING)
+    own = _flat([(ranked.ids, ranked.scores) for ranked in heard])
+    ids, ranks, scores = _joined(np.sort(own[0]), *own, *_flat([ranked.known or _NOTHING for ranked in heard]))
+    for ranked, known in zip(heard, scores if method != _RRF else (), strict=False):
+        if ranked.others is not None and len(rest := np.flatnonzero(np.isnan(known))):
+            known[rest] = ranked.others(ids[rest])
+    return Fused(*_summed(method, ids, ranks, scores, np.array([ranked.weight for ranked in heard], np.float64), k))
 
 
-def _to_unit(scores: _Values) -> _Values:
-    """Equal scores are all 1: a list of one chunk says that it matched."""
-    if not len(scores):
-        return scores
-    low, high = scores.min(), scores.max()
-    return (scores - low) / (high - low) if high > low else np.ones_like(scores)
+def _flat(parts: Sequence[tuple[Ids, NDArray[Any]]]) -> tuple[Ids, _Values, Ids]:
+    """One after the other, and where each begins, the last one's end included."""
+    ids, scores = zip(*parts, strict=True)
+    starts = np.array([0, *accumulate(map(len, ids))], np.int64)
+    return np.concatenate(ids, dtype=np.int64), np.concatenate(scores, dtype=np.float64), starts
 
 
-def _standardised(scores: _Values) -> _Values:
-    apart = scores - scores.sum() / len(scores)
-    deviation = sqrt(apart @ apart / len(scores))
-    return apart / deviation if deviation > 1e-12 else np.zeros_like(scores)
+@njit(cache=True)
+def _joined(every, ids, scores, starts, more_ids, more_scores, more_starts):  # type: ignore[no-untyped-def]
+    """``every``: all of the ids, ascending. Returns each once; and of each list their ranks (0: not in it) and scores (NaN:
+    none), shape (lists, n) both."""
+    n = 0
+    for i in range(len(every)):
+        if i == 0 or every[i] != every[n - 1]:
+            every[n] = every[i]
+            n += 1
+    lists = len(starts) - 1
+    ranks, known = np.zeros((lists, n), np.int64), np.full((lists, n), np.nan)
+    for of in range(lists):
+        for i in range(more_starts[of], more_starts[of + 1]):
+            at = _place(every, n, more_ids[i])
+            if at < n and every[at] == more_ids[i]:
+                known[of, at] = more_scores[i]
+        for i in range(starts[of], starts[of + 1]):
+            at = _place(every, n, ids[i])
+            ranks[of, at], known[of, at] = i - starts[of] + 1, scores[i]
+    return every[:n], ranks, known
 
 
-def _ordered(ids: Ids, total: _Values, places: Sequence[Ids]) -> Fused:
-    """By score; equal ones by their best rank anywhere, then by id, so that the order never hangs on the input's."""
-    best = np.full(len(ids), len(ids))
-    for at in places:
-        best[at] = np.minimum(best[at], np.arange(len(at)))
-    order = np.lexsort((best, -total))  # stable, and the ids ascend
-    return Fused(ids[order], total[order])
+@njit(cache=True)
+def _place(ids, n, wanted):  # type: ignore[no-untyped-def]
+    low, high = 0, n
+    while low < high:
+        middle = (low + high) // 2
+        if ids[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True)
+def _summed(method, ids, ranks, scores, weights, k):  # type: ignore[no-untyped-def]
+    """Of each id the sum over the lists, by rank or of the scaled scores, by weight, 0 where a list has none of it: the ids,
+    best first, and their sums. Equal ones are ordered by their best rank anywhere, then by id, never by the order of the
+    input."""
+    n, whole = len(ids), 0.0
+    total, best = np.zeros(n), np.full(n, n + 1)
+    for of in range(len(weights)):
+        whole += weights[of]
+    for of in range(len(weights)):
+        if method != _RRF:
+            _scale(method, scores[of])
+        weight = weights[of] / whole if whole > 0 else 0.0
+        for i in range(n):
+            rank = ranks[of, i]
+            if rank:
+                best[i] = min(best[i], rank)
+            if method == _RRF:
+                total[i] += weights[of] / (k + rank) if rank else 0.0
+            elif np.isfinite(scores[of, i]):
+                total[i] += weight * scores[of, i]
+    if method == _WEIGHTED:
+        _scale(_MINMAX, total)
+    for i in range(n):
+        best[i] = best[i] * n + i  # the ids ascend
+    order, total = best_of(best, total, n)
+    return ids[order % n], total
+
+
+@njit(cache=True)
+def _scale(method, scores):  # type: ignore[no-untyped-def]
+    """In place, those that are finite: to [0, 1], or to standard scores. Equal scores are all 1 (a list of one chunk says that
+    it matched), or 0."""
+    low, high, mean, squares, n = np.inf, -np.inf, 0.0, 0.0, 0
+    for score in scores:
+        if np.isfinite(score):
+            low, high, mean, n = min(low, score), max(high, score), mean + score, n + 1
+    mean /= max(1, n)
+    for score in scores:
+        if np.isfinite(score):
+            squares += (score - mean) ** 2
+    deviation = sqrt(squares / max(1, n))
+    for i in range(len(scores)):
+        if method == _MINMAX:
+            scores[i] = (scores[i] - low) / (high - low) if high > low else scores[i] - scores[i] + 1
+        else:
+            scores[i] = (scores[i] - mean) / deviation if deviation > 1e-12 else scores[i] - scores[i]
+
+
+@njit(cache=True)
+def _ranks_of(wanted, ids):  # type: ignore[no-untyped-def]
+    """0 for those that the list does not have."""
+    ranks = np.zeros(len(wanted), np.int64)
+    for i in range(len(wanted)):
+        for place in range(len(ids)):
+            if ids[place] == wanted[i]:
+                ranks[i] = place + 1
+    return ranks

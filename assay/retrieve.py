@@ -4,12 +4,12 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isnan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from assay.config import IndexConfig, Legs, RetrieverConfig
 from assay.context import COMMENT, between, comments, window
 from assay.errors import AssayError, IndexFault, InvalidRequest, NotFound, StageUnavailable
-from assay.fuse import Fused, RankedList, best_ranks, boosted, fuse
+from assay.fuse import Fused, RankedList, best_ranks, boosted, fuse, warm
 from assay.index.catalog import Allowed
 from assay.index.cuda import Card
 from assay.index.dense import Mask
@@ -47,7 +47,7 @@ from assay.types import (
     SearchQuery,
     SearchResult,
 )
-from assay.weigh import Curves, agreed_rows, dense_share, letters_per_token
+from assay.weigh import AGREED, Curves, dense_share, letters_per_token
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -79,16 +79,26 @@ log = logging.getLogger(__name__)
 _LEG_FAULTS = (RuntimeError, OSError, ValueError, MemoryError, TimeoutError, AssayError)
 
 
+class _Seen(NamedTuple):
+    """What a query's vector says without a search: mean and deviation of the cosines of all passages, and the cosines of those
+    that the sparse leg found."""
+
+    mean: float
+    deviation: float
+    cosines: Scores
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One leg's list of rows for each query, and its score of any row (NaN where it has none). ``vectors``: of the queries,
-    in the dense leg."""
+    """One leg's list of rows for each query, and its score of any row (NaN where it has none). ``vectors``, and what is
+    ``seen`` where both legs answered: of the queries, in the dense leg."""
 
     leg: Leg
     lists: list[tuple[Rows, Scores]]
     score: Callable[[int, Rows], Scores]
     method: str
     vectors: Scores = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    seen: Sequence[_Seen] = ()
 
 
 class LocalRetriever:
@@ -204,6 +214,7 @@ class LocalRetriever:
             manifest = read_current(self._layout)
             check_embedder(manifest.embedder.model_dump(), self._embedder.name, self._embedder.checksum)
             self._reader, self._fault = Reader(self._layout, manifest, self._reader, self._card), None
+            warm()
         except (AssayError, OSError) as fault:  # told, and tried again with the next look
             why = str(fault) if isinstance(fault, AssayError) else f"it cannot be read: {fault.strerror or fault}"
             self._fault = fault if isinstance(fault, IndexFault) else IndexFault(f"the index cannot be opened: {why}")
@@ -274,13 +285,31 @@ class LocalRetriever:
         if not isinstance(vectors, np.ndarray) or len(legs) < 2 or not beside:
             return lambda: [*known, *(leg() for leg in legs)]
         if alone:
-            dense = self._beside.submit(legs[0])
-            time.sleep(0)  # lets go of the interpreter, without which that leg would begin when this thread's does
-            return lambda: [legs[1](), dense.result()]
+            return lambda: self._side_by_side(reader, query, vectors, allowed, legs[1])
         if not reader.has("sparse"):
             return lambda: [leg() for leg in legs]
         asked = [reader.sparse_query(text) for text in query.queries]
         return self._shared.begun(partial(self._both, reader, vectors, asked, allowed, legs))
+
+    def _side_by_side(
+        self,
+        reader: Reader,
+        query: SearchQuery,
+        vectors: Scores,
+        allowed: Allowed,
+        sparse: Callable[[], _Answer | Degraded],
+    ) -> list[_Answer | Degraded]:
+        """The dense leg in the other thread. Meanwhile the sparse one, and what of the rest does not hang on the dense one's
+        list."""
+        fetch, mask = self._config.fetch, allowed.mask
+        lists = reader.dense_beside(vectors, fetch, mask, self._beside)
+        found = sparse()
+
+        def dense() -> _Answer:
+            seen = _seen(reader, vectors, found) if isinstance(found, _Answer) else ()
+            return replace(_of_dense(reader, vectors, allowed, lists()), seen=seen)
+
+        return [_guarded("dense", query.legs, dense), found]
 
     def _both(
         self,
@@ -334,11 +363,13 @@ class LocalRetriever:
         """The hits, and whether the link hop found any."""
         legs = {answer.leg: answer for answer in answers}
         fusion = query.fusion or self._config.fusion
-        shares = [self._dense_share(fusion, reader, legs, i, text, allowed) for i, text in enumerate(query.queries)]
+        seen = (legs["dense"].seen or _seen(reader, legs["dense"].vectors, legs["sparse"])) if len(legs) > 1 else ()
+        shares = [self._dense_share(fusion, legs, seen, i, text, allowed) for i, text in enumerate(query.queries)]
         preferred: dict[int, float] = {}
         if self._leads_count(query):
             answers, preferred = self._led(reader, answers, fusion, shares[0], allowed)
-        lists = [_ranked(answer, i, shares[i]) for answer in answers for i in range(len(answer.lists))]
+        known = {("dense", i): (legs["sparse"].lists[i][0], of.cosines) for i, of in enumerate(seen)}
+        lists = [_ranked(a, i, shares[i], known.get((a.leg, i))) for a in answers for i in range(len(a.lists))]
         fused = fuse(fusion, lists, self._config.rrf_k)
         if preferred:
             fused = boosted(fused, {row: preferred[row] for row in fused.ids.tolist() if row in preferred})
@@ -363,7 +394,7 @@ class LocalRetriever:
         return tuple(hits), bool(gains)
 
     def _dense_share(
-        self, fusion: Fusion, reader: Reader, legs: Mapping[Leg, _Answer], i: int, text: str, allowed: Allowed
+        self, fusion: Fusion, legs: Mapping[Leg, _Answer], seen: Sequence[_Seen], i: int, text: str, allowed: Allowed
     ) -> float | None:
         """Of query i; None where all legs weigh the same."""
         if fusion == "rrf":
@@ -371,16 +402,16 @@ class LocalRetriever:
         usual = self._config.dense_weight
         if fusion == "minmax" or len(legs) < 2 or not len(legs["dense"].lists[i][0]):
             return usual
-        mean, deviation = reader.background(legs["dense"].vectors[i])
-        rows, scores = legs["sparse"].lists[i]
-        agreed = legs["dense"].score(i, agreed_rows(rows))
-        if isnan(mean) or not np.isfinite(agreed).all():
+        mean, deviation, cosines = seen[i]
+        agreed = cosines[:AGREED].tolist()
+        if isnan(mean) or any(map(isnan, agreed)):
             return usual  # a part of the dense leg is torn, which the result says
         best = float(legs["dense"].lists[i][1][0])
 
         def letters() -> float:
             return letters_per_token(text, len(self._embedder.token_starts(text)))
 
+        scores = legs["sparse"].lists[i][1]
         curves = Curves(mean, deviation, best, allowed.count, scores, agreed, letters)
         return dense_share(curves, usual, self._config.by_standing, self._config.by_lead)
 
@@ -474,6 +505,11 @@ def _of_dense(reader: Reader, vectors: Scores, allowed: Allowed, lists: list[tup
     return _Answer("dense", lists, lambda i, rows: reader.cosines(vectors[i], rows), method, vectors)
 
 
+def _seen(reader: Reader, vectors: Scores, sparse: _Answer) -> list[_Seen]:
+    asked = zip(vectors, sparse.lists, strict=True)
+    return [_Seen(*reader.background(vector), reader.cosines(vector, rows)) for vector, (rows, _) in asked]
+
+
 def _of_sparse(reader: Reader, asked: Sequence[SparseQuery], lists: list[tuple[Rows, Scores]]) -> _Answer:
     method = "index" if any(len(rows) for rows, _ in lists) else "skipped"
     return _Answer("sparse", lists, lambda i, rows: reader.bm25(asked[i], rows), method)
@@ -502,11 +538,13 @@ def _query_weight(number: int, queries: int) -> float:
     return 1.0 if number == 0 else VARIANTS_WEIGHT / (queries - 1)
 
 
-def _ranked(answer: _Answer, number: int, dense_share: float | None) -> RankedList:
-    """A leg's list for one query; it can score what other lists found."""
+def _ranked(
+    answer: _Answer, number: int, dense_share: float | None, known: tuple[Rows, Scores] | None = None
+) -> RankedList:
+    """A leg's list for one query; it can score what other lists found, which it may have done already."""
     rows, scores = answer.lists[number]
     weight = _weight(answer.leg, dense_share) * _query_weight(number, len(answer.lists))
-    return RankedList(answer.leg, rows, scores, weight, partial(answer.score, number))
+    return RankedList(answer.leg, rows, scores, weight, partial(answer.score, number), known)
 
 
 def _best_first(answer: _Answer, rows: Rows) -> tuple[Rows, Scores]:

@@ -3,7 +3,7 @@
 Chosen once with seven public sets in view and judged by leaving each out (docs/search.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 
@@ -18,10 +18,10 @@ Scores = NDArray[np.float32]
 _TYPICAL_STANDING = 1.5
 _TYPICAL_LEAD = 0.5
 _DEPTH = 10  # BM25's best against its tenth
-_AGREE = 5  # of BM25's best, the passages whose cosines are looked at
+AGREED = 5  # of BM25's best, the passages whose cosines are looked at
 # Standard scores at which BM25's best are taken to be known to the dense leg as well: passages about the question's
 # subject lie at 2 to 5, whatever a foreign script holds at 0.
-_AGREED = 1.5
+_KNOWN = 1.5
 _SPELLED, _READ = 1.0, 2.0  # letters per token of a text that is spelled out, and of one that is read in parts of words
 
 
@@ -30,8 +30,9 @@ class Curves:
     """The two legs' scores of one query.
 
     ``mean`` and ``deviation``: of the cosines of all passages; ``best``: the highest cosine; ``allowed``: how many passages
-    could be found; ``sparse``: BM25 scores, the best first; ``agreed``: cosines of the first of these; ``letters`` counts
-    the letters per token of the query in the embedder's own tokens: asked only where they matter, it takes as long as all else.
+    could be found; ``sparse``: BM25 scores, the best first; ``agreed``: cosines of the first ``AGREED`` of these; ``letters``
+    counts the letters per token of the query in the embedder's own tokens: asked only where they matter, it takes as long as
+    all else.
     """
 
     mean: float
@@ -39,7 +40,7 @@ class Curves:
     best: float
     allowed: int
     sparse: Scores
-    agreed: Scores
+    agreed: Sequence[float]
     letters: Callable[[], float]
 
 
@@ -66,15 +67,10 @@ def dense_share(curves: Curves, usual: float, by_standing: float, by_lead: float
     tenth = curves.sparse[_DEPTH - 1] if len(curves.sparse) >= _DEPTH else 0.0
     lead = 1 - float(tenth) / float(curves.sparse[0])
     share = usual + by_standing * (standing - _TYPICAL_STANDING) - by_lead * (lead - _TYPICAL_LEAD)
-    known = (float(curves.agreed.mean()) - mean) / (deviation * _AGREED)
+    known = (sum(curves.agreed) / len(curves.agreed) - mean) / (deviation * _KNOWN)
     if known < 1:
         known = max(known, (curves.letters() - _SPELLED) / (_READ - _SPELLED))
     return _clipped(share) * _clipped(known)
-
-
-def agreed_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the sparse leg's rows, best first, those whose cosines ``Curves.agreed`` wants."""
-    return rows[:_AGREE]
 
 
 def _clipped(share: float) -> float:

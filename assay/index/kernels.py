@@ -7,6 +7,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from assay.index.atomics import tell, told
 from assay.index.halves import wide
 
 Float = NDArray[np.float32]
@@ -16,6 +17,7 @@ Mask = NDArray[np.bool_]
 BLOCK = 16_384  # rows whose scores are summed at a time: 64 KiB, which stay in a core's own cache
 HUNDREDS = 500  # rows, up to which to get the interpreter's lock back takes longer than to score them
 FIRST, LATE = 10, 0.4  # see ``scan``
+NEAREST = 64  # lists, of which few searches want more: to put all in order would take longer
 LANES = 256  # of a block, each every 256th row: the processor compares eight of them at once
 
 
@@ -48,6 +50,20 @@ def dots_all(vectors, query):  # type: ignore[no-untyped-def]
     for i in range(len(vectors)):
         out[i] = _dot(vectors, i, query)
     return out
+
+
+@njit(cache=True, fastmath={"reassoc", "contract"})
+def moments(mean, covariance, query):  # type: ignore[no-untyped-def]
+    """Mean and variance of a query's products with vectors of which these are known; NaN where they are not. As ``dots_few``.
+    BLAS would read the whole matrix, not half of it, in two threads, of which the other is busy with the dense leg."""
+    total, spread = np.float32(0), np.float32(0)
+    for i in range(len(query)):
+        total += mean[i] * query[i]
+        part = np.float32(0)
+        for j in range(i):
+            part += covariance[i, j] * query[j]
+        spread += query[i] * (np.float32(2) * part + covariance[i, i] * query[i])
+    return total, spread
 
 
 # ---- a heap of the best k: its root is the worst of them, ties lose to the lower row -------------------------------------
@@ -110,7 +126,7 @@ def _ordered(scores, rows, size):  # type: ignore[no-untyped-def]
 def best_of(positions, values, k):  # type: ignore[no-untyped-def]
     """The best k of some scored positions, best first."""
     k = min(k, len(positions))
-    scores, found, size = np.empty(k, np.float32), np.empty(k, np.int64), 0
+    scores, found, size = np.empty(k, values.dtype), np.empty(k, np.int64), 0
     for i in range(len(positions)):
         size = _offer(scores, found, size, k, values[i], positions[i])
     return _ordered(scores, found, size)
@@ -141,27 +157,28 @@ def _dot_of_code(codes, at, query):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def scan(vectors, codes, steps, positions, starts, centroids, query, k, spare, allowed, wanted):  # type: ignore[no-untyped-def]
+def scan(vectors, codes, steps, positions, starts, centres, lengths, query, k, spare, allowed, wanted):  # type: ignore[no-untyped-def]
     """The best k rows of the lists (slots ``starts[l]:starts[l + 1]``), the nearest list first, until ``wanted`` allowed rows
     were seen (any, where ``allowed`` is empty), and the best ten of them among the first .4: k and ``spare`` by their codes
-    (``bytes_of``), of these k by their vectors. Where rows far into the lists still come among the best ten, the lists' order
-    says little about this query: what is allowed lies far from it.
+    (``bytes_of``; ``centres`` and ``lengths`` are those of the lists), of these k by their vectors. Where rows far into the
+    lists still come among the best ten, the lists' order says little about this query: what is allowed lies far from it.
 
     ``positions[slot]`` is the position of a row, and bit ``position % 8`` of ``allowed[position // 8]`` says whether it is
     allowed: bits of a million rows stay in a core's own cache, bytes do not. Returns positions and inner products, best first.
     """
     filtered = len(allowed) > 0
     lists = len(starts) - 1
-    order, near, left = np.arange(lists), np.empty(lists, np.float32), lists
+    every, near = np.arange(lists), np.empty(lists, np.float32)
     for number in range(lists):
-        near[number] = -_dot(centroids, number, query)  # the heap's root is its least
-    for at in range(lists // 2 - 1, -1, -1):
-        _sink(near, order, lists, at)
+        near[number] = lengths[number] * _dot_of_code(centres, number, query)
+    order, _ = best_of(every, near, NEAREST)
     scores, found, size, seen = np.empty(k + spare, np.float32), np.empty(k + spare, np.int64), 0, 0
     ten, of_ten, came = np.full(min(k, FIRST), -np.inf, np.float32), np.zeros(min(k, FIRST), np.int64), 0
-    slots = np.empty(BLOCK, np.int64)
-    while left and (seen < wanted or came > LATE * seen):
-        here = order[0]
+    slots, at = np.empty(BLOCK, np.int64), 0
+    while at < lists and (seen < wanted or came > LATE * seen):
+        if at == len(order):
+            order, _ = best_of(every, near, 4 * at)
+        here = order[at]
         for first in range(starts[here], starts[here + 1], BLOCK):
             # All are looked up before any is compared: they lie anywhere, and the processor waits for many at a time.
             kept = 0
@@ -177,10 +194,31 @@ def scan(vectors, codes, steps, positions, starts, centroids, query, k, spare, a
                 if score > ten[0]:
                     ten[0], came = score, seen
                     _sink(ten, of_ten, len(ten), 0)
-        left -= 1
-        near[0], order[0] = near[left], order[left]
-        _sink(near, order, left, 0)
+        at += 1
     return best_of(positions[found[:size]], dots(vectors, found[:size], query), k)
+
+
+@njit(nogil=True, cache=True)
+def scan_into(task, positions, scores, state):  # type: ignore[no-untyped-def]
+    """``scan`` of its arguments, into arrays that another thread has. ``state``: 0, then 1 as it begins, and as it ends 2 + how
+    many rows were found."""
+    tell(state, 1)
+    found, near = scan(*task)
+    for i in range(len(found)):
+        positions[i], scores[i] = found[i], near[i]
+    tell(state, len(found) + 2)
+
+
+@njit(nogil=True, cache=True)
+def awaited(state, least, looks):  # type: ignore[no-untyped-def]
+    """The state, as soon as it is ``least``, or after so many looks (some 50 ns each) whatever it is then."""
+    spent = 1.5
+    for _ in range(looks):
+        if told(state) >= least:
+            break
+        for _ in range(8):  # divisions that wait for each other, and leave the core's other thread its units
+            spent = 1.0 / spent + 0.5
+    return told(state) if spent > 0 else 0
 
 
 @njit(nogil=True, cache=True)

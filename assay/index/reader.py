@@ -2,9 +2,10 @@
 
 import re
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import isnan, log, sqrt
@@ -20,7 +21,7 @@ from assay.index.catalog import Catalog
 from assay.index.cuda import Card
 from assay.index.dense import Ids, Mask, Scores
 from assay.index.files import REPAIR, RESTORE, Buffer, Layout, fault_of, read_checked
-from assay.index.lists import Lists
+from assay.index.lists import Lists, compiled
 from assay.index.passages import COLUMNS
 from assay.index.passages import FILE as PASSAGES
 from assay.index.segment import FileEntry, Placed, Segment, Torn, open_passages
@@ -34,6 +35,7 @@ _Checked = tuple[FileEntry, tuple[int, ...] | None]
 Found = TypeVar("Found")
 _SELECTIONS = 64  # filters whose masks are kept for each segment
 _BACKGROUND = 4096  # rows that stand for all: what cosine a query has with one taken at random
+_LOOKS = 4_000  # at what another thread does, .2 ms: to be woken when it has done it takes half as long
 _NAMED = 50  # pages or headings, where the one that is asked for is not there
 
 
@@ -100,8 +102,12 @@ class Reader:
         self._lock = threading.Lock()
         for segment in loaded:
             segment.warm()
-        if self._in_one and (sparse := loaded[0].sparse):  # compiled as the legs are
-            self.search_both(np.zeros(manifest.embedder.dim, np.float32), SparseQuery((sparse.some(),)), 1, None)
+        some = np.zeros(manifest.embedder.dim, np.float32)  # what is compiled with the first search is with this one
+        self.background(some)
+        if self._in_one and (sparse := loaded[0].sparse):
+            self.search_both(some, SparseQuery((sparse.some(),)), 1, None)
+            with ThreadPoolExecutor(1) as pool:
+                self.dense_beside(some[None], 1, None, pool)()
 
     @property
     def torn(self) -> list[Torn]:
@@ -129,6 +135,33 @@ class Reader:
                 lists.append(_allowed(s, selected, positions, scores))
         return _best(lists, k)
 
+    def dense_beside(
+        self, queries: Scores, k: int, mask: Mask | None, pool: Executor
+    ) -> Callable[[], list[tuple[Ids, Scores]]]:
+        """``search_dense`` of each query in another thread, begun at once; gives what it found, when it is called.
+
+        For one query of one segment with lists that thread runs its compiled loop alone, and this one sees in memory that it
+        has ended: otherwise each would wait for the other to let go of the interpreter, and to be woken."""
+        task = None
+        if self._in_one and len(queries) == 1:
+            s, (selected, count) = self.segments[0], self._select(mask)[0]
+            task = s.segment.dense.task(queries[0], k, selected, count) if isinstance(s.segment.dense, Lists) else None
+        if task is None:
+            lists = pool.submit(lambda: [self.search_dense(query, k, mask) for query in queries])
+            time.sleep(0)  # lets go of the interpreter, without which it would begin when this thread's next loop does
+            return lists.result
+        positions, scores, state = np.empty(k, np.int64), np.empty(k, np.float32), np.zeros(1, np.int64)
+        running = pool.submit(kernels.scan_into, task, positions, scores, state)
+        kernels.awaited(state, 1, _LOOKS)
+
+        def ended() -> list[tuple[Ids, Scores]]:
+            if kernels.awaited(state, 2, _LOOKS) < 2:
+                running.result()
+            found = int(state[0]) - 2
+            return [_allowed(s, selected, positions[:found], scores[:found])]
+
+        return ended
+
     def cosines(self, query: Scores, rows: Ids) -> Scores:
         """Of a unit vector with the chunks at some rows; NaN where their dense leg is missing."""
         return self._each(rows, lambda _, s, at: s.dense.cosines(query, at) if s.dense else None)
@@ -136,8 +169,8 @@ class Reader:
     def background(self, query: Scores) -> tuple[float, float]:
         """Mean and standard deviation of a query's cosines with all rows, or of very many with those at even distances; NaN
         where a part of the dense leg is missing. From the vectors' moments: cheaper than 512 cosines, and exact."""
-        spread = float(query @ self._covariance @ query)
-        return float(self._mean @ query), spread if isnan(spread) else sqrt(max(0.0, spread))
+        mean, variance = kernels.moments(self._mean, self._covariance, compiled(query))
+        return mean, variance if isnan(variance) else sqrt(max(0.0, variance))
 
     def sparse_query(self, text: str) -> SparseQuery:
         """Without terms where no segment has one."""
@@ -252,6 +285,8 @@ class Reader:
 
     def chunks(self, rows: Ids) -> list[Chunk]:
         """In the order of the rows."""
+        if self._in_one and (held := self.segments[0].segment.passages(self._place[1][rows])) is not None:
+            return held
         found: dict[int, Chunk] = {}
         segments, positions = self._place[0][rows], self._place[1][rows]
         for number in set(segments.tolist()):

@@ -1,7 +1,7 @@
 """Assay in process: the real store, published, behind ``LocalRetriever``; texts, filters and access included."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -90,11 +90,14 @@ class System:
         def given(query: Vector, k: int, mask: NDArray[np.bool_] | None) -> tuple[NDArray[np.int64], Vector]:
             return rows, reader.cosines(query, rows)
 
-        reader.search_dense = given  # type: ignore[method-assign]
+        def beside(queries: Vector, *_: Any) -> Callable[[], list[tuple[NDArray[np.int64], Vector]]]:
+            return lambda: [given(query, 0, None) for query in queries]
+
+        reader.search_dense, reader.dense_beside = given, beside  # type: ignore[assignment, method-assign]
         try:
             return [row for row, _ in await self._found(query, None, ("dense", "sparse"))]
         finally:
-            del reader.search_dense
+            del reader.search_dense, reader.dense_beside
 
     async def _found(self, query: Query, where: Where | None, legs: tuple[Any, ...]) -> list[tuple[int, str]]:
         assert self._retriever is not None

@@ -18,5 +18,7 @@ def test_a_share_is_a_share(
 ) -> None:
     sparse = scores(*sorted(found, reverse=True))
     cosines = scores(*background)
-    curves = Curves(float(cosines.mean()), float(cosines.std()), best, allowed, sparse, cosines[:5], lambda: letters)
+    curves = Curves(
+        float(cosines.mean()), float(cosines.std()), best, allowed, sparse, cosines[:5].tolist(), lambda: letters
+    )
     assert 0 <= dense_share(curves, *USUAL) <= 1

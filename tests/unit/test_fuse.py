@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from assay import fuse as fusing
 from assay.fuse import Fused, RankedList, best_ranks
@@ -8,10 +11,17 @@ X, A, Y, B, C = 1, 2, 3, 4, 5
 Pairs = list[tuple[int, float]]
 
 
-def listed(leg: str, hits: Pairs, weight: float = 1.0, others: dict[int, float] | None = None) -> RankedList:
+def listed(
+    leg: str,
+    hits: Pairs,
+    weight: float = 1.0,
+    others: dict[int, float] | None = None,
+    known: dict[int, float] | None = None,
+) -> RankedList:
     ids, scores = np.array([c for c, _ in hits], np.int64), np.array([s for _, s in hits], np.float32)
     more = None if others is None else lambda ids: np.array([others.get(int(i), np.nan) for i in ids])
-    return RankedList(leg, ids, scores, weight, more)
+    held = None if known is None else (np.array([*known], np.int64), np.array([*known.values()], np.float32))
+    return RankedList(leg, ids, scores, weight, more, held)
 
 
 def ranked(leg: str, *chunks: int, weight: float = 1.0) -> RankedList:
@@ -78,6 +88,21 @@ def test_scores_of_chunks_below_the_cut_count() -> None:
     sparse = listed("sparse", [(B, 5.0), (X, 1.0), (A, 0.5)])
     assert minmax([dense, sparse])[0][0] == B
     assert weighted([dense, sparse])[0][0] == B
+
+
+def test_what_a_leg_has_said_already_it_is_not_asked_again() -> None:
+    """In any order, of chunks that no list has, too; of its own list's the list's own score counts."""
+    asked: list[int] = []
+
+    def others(ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        asked.extend(ids.tolist())
+        return np.full(len(ids), 0.25, np.float32)
+
+    dense, sparse = listed("dense", [(X, 0.9), (A, 0.1)]), listed("sparse", [(B, 5.0), (Y, 2.0), (X, 1.0)])
+    held = np.array([C, X, B]), np.array([0.7, 0.0, 0.85], np.float32)
+    found = weighted([replace(dense, others=others, known=held), sparse])
+    assert asked == [Y]
+    assert found == weighted([listed("dense", [(X, 0.9), (A, 0.1)], others={B: float(held[1][2]), Y: 0.25}), sparse])
 
 
 def test_an_empty_list_has_no_say() -> None:

@@ -13,7 +13,7 @@ def scores(*values: float) -> Scores:
 
 def share(best: float = 0.6, sparse: Scores | None = None, agreed: float = 0.5, letters: float = 4.0) -> float:
     found = np.linspace(10, 5, 10, dtype=np.float32) if sparse is None else sparse
-    return dense_share(Curves(MEAN, DEVIATION, best, 1000, found, scores(agreed), lambda: letters), *USUAL)
+    return dense_share(Curves(MEAN, DEVIATION, best, 1000, found, [agreed], lambda: letters), *USUAL)
 
 
 def test_typical_curves_have_the_usual_share() -> None:
@@ -37,7 +37,7 @@ def test_a_script_that_is_spelled_out_has_what_the_legs_agree_on() -> None:
 
 def test_nothing_to_measure_leaves_the_usual_share() -> None:
     assert share(sparse=scores()) == 0.65
-    assert dense_share(Curves(0.3, 0.0, 0.3, 1, scores(1.0), scores(0.3), lambda: 4.0), *USUAL) == 0.65
+    assert dense_share(Curves(0.3, 0.0, 0.3, 1, scores(1.0), [0.3], lambda: 4.0), *USUAL) == 0.65
 
 
 def test_letters_per_token() -> None:

@@ -1,10 +1,13 @@
 """The legs against brute force: what is found, under any filter, in one segment or in several."""
 
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import bm25s
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 from numba import njit
 from numpy.typing import NDArray
 
+from assay.config import Legs
 from assay.errors import IndexFault
 from assay.index import analyser, dense, files, halves, kernels, lists, quantised, sparse
 from assay.index.dense import Dense
@@ -422,6 +426,52 @@ def test_the_ladder() -> None:
     assert [dense.kind_for(rows, "auto") for rows in (0, 20_000, 20_001, 1_000_000)] == ["flat", "flat", "ivf", "ivf"]
     for kind in dense.KINDS:
         assert [dense.kind_for(rows, kind) for rows in (1_000, 1_001)] == ["flat", kind]
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_what_is_searched_beside_is_what_is_found_at_once(
+    segments: int, queries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one segment, whose loop runs alone, as in two; with a filter and without; by a thread that is busy at first."""
+    monkeypatch.setattr("assay.index.lists.FEW", 10)
+    monkeypatch.setattr(dense, "_INDEXED", 50)
+    index = tmp_path / "index"
+    for part in range(segments):
+        texts = {f"{part}-{i}.txt": text for i, text in enumerate(some_texts(400)) if i % segments == part}
+        ingest(write(tmp_path / "a", texts), index, rebuild_rows=0, legs=Legs(dense="ivf"))
+    layout = Layout(str(index))
+    reader = Reader(layout, read_current(layout))
+    assert len(reader.segments) == segments
+    vectors = WordEncoder().embed_now(["w1 w5 w17", "w2 w100", "w7"][:queries])
+    some = np.arange(len(reader.ids)) % 3 > 0
+    loop = Mock(wraps=kernels.scan_into)
+    monkeypatch.setattr(kernels, "scan_into", loop)
+    with ThreadPoolExecutor(1) as pool:
+        for mask in (None, some, np.zeros(len(reader.ids), np.bool_)):
+            expected = [reader.search_dense(vector, 20, mask) for vector in vectors]
+            for _ in range(3):
+                pool.submit(time.sleep, 0.01)
+                found = reader.dense_beside(vectors, 20, mask, pool)()
+                for (rows, cosines), (of_rows, of_cosines) in zip(found, expected, strict=True):
+                    assert rows.tolist() == of_rows.tolist()
+                    assert cosines.tolist() == of_cosines.tolist()
+    assert loop.call_count == (6 if segments == queries == 1 else 0), "of no row there is nothing to compare"
+
+
+def test_a_fault_beside_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(dense, "_INDEXED", 50)
+    index = tmp_path / "index"
+    texts = {f"{i}.txt": text for i, text in enumerate(some_texts(400))}
+    ingest(write(tmp_path / "a", texts), index, legs=Legs(dense="ivf"))
+    layout = Layout(str(index))
+    reader = Reader(layout, read_current(layout))
+    monkeypatch.setattr(kernels, "scan_into", failing)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(MemoryError, match="no more"):
+        reader.dense_beside(WordEncoder().embed_now(["w1"]), 20, None, pool)()
 
 
 def test_the_background_is_that_of_all_rows(tmp_path: Path) -> None:

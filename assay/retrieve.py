@@ -265,7 +265,7 @@ class LocalRetriever:
 
         Legs of many rows are searched ``beside``, in another thread, so that two cores have work: the dense one of a search
         that is alone; both where there are others, for whom this thread then does what holds the interpreter. To change threads
-        takes longer than a leg of few rows.
+        takes longer than a leg of few rows, and is for nothing where there is one core.
         """
         known: list[_Answer | Degraded] = [vectors] if isinstance(vectors, Degraded) else []
         legs: list[Callable[[], _Answer | Degraded]] = []
@@ -273,7 +273,7 @@ class LocalRetriever:
             legs.append(lambda: _guarded("dense", query.legs, lambda: self._dense(reader, vectors, allowed)))
         if "sparse" in query.legs:
             legs.append(lambda: _guarded("sparse", query.legs, lambda: self._sparse(reader, query.queries, allowed)))
-        if not isinstance(vectors, np.ndarray) or len(legs) < 2 or not beside:
+        if not isinstance(vectors, np.ndarray) or len(legs) < 2 or not beside or _THREADS < 2:
             return lambda: [*known, *(leg() for leg in legs)]
         if alone:
             return lambda: self._side_by_side(reader, query, vectors, allowed, legs[1])

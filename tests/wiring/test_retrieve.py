@@ -275,10 +275,15 @@ def _searchers(before: set[threading.Thread]) -> list[str]:
 
 
 def test_legs_of_many_rows_are_searched_at_the_same_time(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are two cores."""
     query = asked("pump water B-120")
     alone = search(retriever(index), query)
     monkeypatch.setattr(retrieve, "_BESIDE_ALONE", 0)
     before = set(threading.enumerate())
+    monkeypatch.setattr(retrieve, "_THREADS", 1)
+    assert search(retriever(index), query) == alone
+    assert not [t.name for t in threading.enumerate() if t not in before and t.name.startswith("leg")]
+    monkeypatch.setattr(retrieve, "_THREADS", 2)
     r = retriever(index)
     assert search(r, query) == alone
     assert [t.name for t in threading.enumerate() if t not in before and t.name.startswith("leg")]

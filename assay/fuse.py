@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from assay.index.kernels import best_of
+from assay.index.kernels import best_of, place
 from assay.schemas import Fusion as Fusion
 
 Ids = NDArray[np.int64]
@@ -134,25 +134,13 @@ def _joined(every, ids, scores, starts, more_ids, more_scores, more_starts):  # 
     ranks, known = np.zeros((lists, n), np.int64), np.full((lists, n), np.nan)
     for of in range(lists):
         for i in range(more_starts[of], more_starts[of + 1]):
-            at = _place(every, n, more_ids[i])
+            at = place(every, 0, n, more_ids[i])
             if at < n and every[at] == more_ids[i]:
                 known[of, at] = more_scores[i]
         for i in range(starts[of], starts[of + 1]):
-            at = _place(every, n, ids[i])
+            at = place(every, 0, n, ids[i])
             ranks[of, at], known[of, at] = i - starts[of] + 1, scores[i]
     return every[:n], ranks, known
-
-
-@njit(cache=True)
-def _place(ids, n, wanted):  # type: ignore[no-untyped-def]
-    low, high = 0, n
-    while low < high:
-        middle = (low + high) // 2
-        if ids[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @njit(cache=True)
@@ -209,7 +197,7 @@ def _ranks_of(wanted, ids):  # type: ignore[no-untyped-def]
     """0 for those that the list does not have."""
     ranks = np.zeros(len(wanted), np.int64)
     for i in range(len(wanted)):
-        for place in range(len(ids)):
-            if ids[place] == wanted[i]:
-                ranks[i] = place + 1
+        for at in range(len(ids)):
+            if ids[at] == wanted[i]:
+                ranks[i] = at + 1
     return ranks

@@ -289,6 +289,18 @@ def living(starts, rows, alive):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def place(rows, low, high, row):  # type: ignore[no-untyped-def]
+    """The first place in [low, high) of what ascends with what is not below ``row``; ``high`` where there is none."""
+    while low < high:
+        middle = (low + high) // 2
+        if rows[middle] < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
 def _seek(rows, low, high, row, share):  # type: ignore[no-untyped-def]
     """The first place in [low, high) with a row that is not below ``row``. Looked for from where it would be if postings were
     spread evenly, ``share`` of them a row, in steps that double, since it is mostly near."""
@@ -305,13 +317,7 @@ def _seek(rows, low, high, row, share):  # type: ignore[no-untyped-def]
             near -= step
             step *= 2
         low, high = max(low, near - step), near
-    while low < high:
-        middle = (low + high) // 2
-        if rows[middle] < row:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return place(rows, low, high, row)
 
 
 @njit(nogil=True, cache=True)
